@@ -26,7 +26,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import IO, Any, Protocol, TypeVar
@@ -38,6 +37,7 @@ from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import ConnectFailedError, QuorumbookError
 from quorumbook.ids import BookieId
+from quorumbook.loop_thread import LoopThread
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.uri import open_store
 from quorumbook.sim.program import (
@@ -101,7 +101,7 @@ class LocalCluster:
         self._is_temporary = data_dir is None
         self._given_directory = os.path.abspath(data_dir) if data_dir is not None else None
         self._members: dict[BookieId, _Member] = {}
-        self._thread: _LoopThread | None = None
+        self._thread: LoopThread | None = None
         self._numbers = 0
         #: Where the data is.
         self.directory = ""
@@ -132,7 +132,7 @@ class LocalCluster:
         await self._close()
 
     def __enter__(self) -> LocalCluster:
-        self._thread = _LoopThread()
+        self._thread = LoopThread()
         try:
             self._thread.run(self.__aenter__())
         except BaseException:
@@ -332,24 +332,3 @@ class _Process:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-class _LoopThread:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="quorumbook-cluster", daemon=True
-        )
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -54,7 +54,7 @@ async def test_nobody_acknowledges_for_a_member_of_another_token(guarded):
 async def test_a_member_that_waits_stays_longer_than_one_that_is_silent(api, monkeypatch):
     monkeypatch.setattr(streams_held, "MEMBER_IDLE_S", 0.2)
     await _jobs(api.http, 1)
-    members = api.service.streams._members
+    members = api.service.streams._members  # what is held open is nobody else's business
     while not (first := await _taken(api.http, "a")):
         pass
     # It is silent for longer than a member may be, but it waits: what it had stays its own.
@@ -79,6 +79,7 @@ async def test_a_namespace_has_one_writer_for_a_stream_however_it_is_spelt(api):
         )
         assert answer.status_code == 200, answer.text
     held = api.service.streams
+    # What is held open is nobody else's business.
     assert (list(held._writers), list(held._namespaces)) == ([("/streams", "s")], ["/streams"])
     for bad in ("streams", "//streams", "/a#b"):
         answer = await api.http.get(f"{S}/s", params={"namespace": bad})
@@ -98,6 +99,7 @@ async def test_the_namespace_asked_for_least_recently_makes_place_and_is_closed(
     monkeypatch.setattr(streams_held.Namespace, "close", note)
     for path in ("/a", "/b", "/a", "/c"):
         await held.namespace(path, bind=True)
+    # What is held open is nobody else's business.
     assert (closed, sorted(held._namespaces)) == (["/b"], ["/a", "/c"])
 
 

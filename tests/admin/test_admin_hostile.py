@@ -281,7 +281,7 @@ async def test_bodies_are_bounded_before_they_are_read(api):
     for content in (b"x" * (8 << 20) + b"x", endless()):
         answer = await api.http.post(path, content=content)
         assert "8,388,608" in problem(answer, 413, "body-too-large")
-    assert api.app._body_bytes == 0
+    assert api.app._body_bytes == 0  # what a body costs before it is answered is not told
 
 
 async def test_records_that_are_none_are_named(api):
@@ -324,7 +324,7 @@ async def test_a_body_with_two_lengths_counts_as_the_larger(api):
     counted = []
 
     async def pieces():
-        counted.append(api.app._body_bytes)
+        counted.append(api.app._body_bytes)  # what a body costs before it is answered is not told
         yield b"{}"
 
     await api.http.post(
@@ -348,6 +348,7 @@ async def test_whoever_follows_is_let_go_when_its_token_is_revoked(guarded, monk
          "server": ("127.0.0.1", 8085), "headers": headers}
     )  # fmt: skip
     tail = next(each for each in ENDPOINTS if each.path.endswith("/tail"))
+    # What a body costs before it is answered is not told.
     followed = api.app._response(Events(events()), tail, request).body_iterator
     assert [await anext(followed) for _ in range(3)] == [b": nothing yet\n\n"] * 3
     assert TokenFile(api.service.options.token_file).revoke("viewer")
@@ -366,7 +367,7 @@ async def test_places_of_followers_are_taken_before_their_first_event(api, monke
         {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     )
     tail = next(each for each in ENDPOINTS if each.path.endswith("/tail"))
-    answer = api.app._response
+    answer = api.app._response  # what a body costs before it is answered is not told
 
     async def gone(*_):
         raise OSError

@@ -66,6 +66,7 @@ class MemoryDriver(MetadataDriver):
         memory_tree(self._name).extend(store.session_id, 0)
 
     async def set_counter(self, path: str, count: int) -> None:
+        # A number that took two thousand million creations.
         memory_tree(self._name)._rows._rows[path].created_count = count
 
     async def close(self) -> None:

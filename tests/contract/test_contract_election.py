@@ -30,7 +30,7 @@ async def stand(driver):
         candidate = Election(store, PATH, name)
         made.append(candidate)
         candidate.stand()
-        await until(lambda: candidate._vote is not None)
+        await until(lambda: candidate._vote is not None)  # the name of a vote is the store's affair
         return candidate
 
     yield one
@@ -79,7 +79,7 @@ async def test_s77_a_leader_whose_session_ends_is_told_first_and_stands_again(
         await store.create("/a")
     assert told == [False]
     await until(lambda: second.is_leader)
-    await until(lambda: first._vote is not None)
+    await until(lambda: first._vote is not None)  # the name of a vote is the store's affair
     assert not first.is_leader
     assert len(await other.children(PATH)) == 2
     await second.resign()
@@ -127,6 +127,7 @@ async def test_a_vote_that_somebody_deletes_is_cast_again_behind_the_others(stor
     await until(lambda: first.is_leader)
     await other.delete(f"{PATH}/V_0000000000")
     await until(lambda: second.is_leader and not first.is_leader)
+    # The name of a vote is the store's affair.
     await until(lambda: first._vote == f"{PATH}/V_0000000002")
 
 
@@ -137,7 +138,7 @@ async def test_numbers_that_begin_anew_are_negative_and_lead(driver, store, othe
     await until(lambda: first.is_leader)
     await driver.set_counter(PATH, 2**31)
     second = await stand(other, "b2")
-    assert second._vote == f"{PATH}/V_-2147483648"
+    assert second._vote == f"{PATH}/V_-2147483648"  # the name of a vote is the store's affair
     await until(lambda: second.is_leader and not first.is_leader)
     assert await first.leader() == "b2"
 

@@ -173,7 +173,7 @@ async def test_s73_marking_a_ledger_again_with_nothing_new_disturbs_only_who_is_
     await one.mark(7, ["b1", "b2"], 5)
     for _ in range(3):
         await one.mark(7, ["b2"], 6)
-    assert (await one._store.get(path)).version == 0
+    assert (await one._store.get(path)).version == 0  # the store beneath the queue
     await one.mark(7, ["b3"], 7)
     assert await two.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
     work = await two.take()

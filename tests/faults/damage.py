@@ -345,6 +345,7 @@ def _check_state(case: Case, bookie: Bookie, ledger_id: int) -> None:
     if (
         ledger_id in FENCED
         and not handle.is_fenced
+        # Whether a bookie has come to rest is not told to anybody.
         and bookie._started().operations.adds.gate is None
     ):
         case.problems.append(f"the fence of ledger {ledger_id} is forgotten")
@@ -353,6 +354,7 @@ def _check_state(case: Case, bookie: Bookie, ledger_id: int) -> None:
     packet = handle.explicit_lac
     if (
         ledger_id == WITH_LAC
+        # Whether a bookie has come to rest is not told to anybody.
         and bookie._started().operations.adds.gate is None
         and (packet is None or lac_of_packet(packet) != LAC)
     ):
@@ -371,7 +373,7 @@ async def _repair(case: Case, bookie: Bookie, unread: list[tuple[int, int]]) -> 
         await _append(bookie, ledger_id, [entry_id])
     healing = bookie.healing
     assert healing is not None
-    healing._pauses.clear()
+    healing._pauses.clear()  # whether a bookie has come to rest is not told to anybody
     await healing.heal()
     if _limbo(bookie) not in ([], [OPEN]):
         case.problems.append(f"ledgers {_limbo(bookie)} stay in limbo")

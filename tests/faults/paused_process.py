@@ -63,7 +63,7 @@ async def session(uri: str) -> None:
     connections: list[object] = []
     while await asyncio.to_thread(sys.stdin.readline):
         await store.children("/")
-        connection = store._session._connection
+        connection = store._session._connection  # the connection that a pause hits
         if connection not in connections:
             connections.append(connection)
         say(f"{store.session_id} {connections.index(connection)}")

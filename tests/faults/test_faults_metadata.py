@@ -28,6 +28,7 @@ class Process:
     @classmethod
     async def start(cls, *arguments):
         process = cls()
+        # The process is run under another program here.
         process._process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(SCRIPT),
@@ -225,6 +226,7 @@ async def test_the_ephemeral_nodes_of_a_killed_process_go_when_its_lease_is_over
 async def test_a_process_that_ends_in_good_order_takes_its_nodes_with_it(uri, store, start):
     process = await start("hold", uri, "1000")
     await process.line()
+    # The process is run under another program here.
     process._process.stdin.close()
     await process._process.wait()
     assert await store.exists("/held") is None

@@ -310,5 +310,5 @@ async def test_a_server_that_is_not_there_is_named():
 
 async def test_a_request_in_the_very_step_in_which_the_connection_ends_waits_for_the_next(store):
     for operation in (store.children("/"), store.create("/a"), store.renew_session()):
-        store._session._connection.end("on purpose")
+        store._session._connection.end("on purpose")  # a connection is lost between two steps
         await asyncio.wait_for(operation, 20)

@@ -142,7 +142,7 @@ async def test_a_replacement_of_a_node_between_look_and_write_is_a_conflict(pair
     _, mine, theirs = pair
     await theirs.create("/a", b"old")
     node = await mine.get("/a")
-    look = mine._check_named
+    look = mine._check_named  # a rival comes between two steps of one write
 
     async def replaced_after(operations):
         await look(operations)

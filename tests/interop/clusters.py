@@ -175,7 +175,7 @@ class Cluster:
         """Return the process id of a bookie; of the peer's only if it is mortal."""
         if name in self.java:
             return self.java[name].pid
-        process = self.own[name]._process
+        process = self.own[name]._process  # the process is killed, not stopped
         assert process is not None
         return process.pid
 

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
 async def read_of(side, bookie_id: str, ledger_id: int) -> int:
     """Ask one bookie for the first entry of a ledger and return the code of its answer."""
+    # One channel to one bookie, without the choice of another.
     channel = side.bk._running().bookies.fast(bookie_id)
     return (await channel.read_run(ledger_id, 0, 1, 10_000)).code
 

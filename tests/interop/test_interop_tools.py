@@ -121,7 +121,7 @@ async def test_a_cluster_that_moved_from_sqlite_to_zookeeper_is_the_peers_too(
     assert await done.wait() == 0
     bookies = [_Process(uri, str(tmp_path / f"bookie-{number}"), {}) for number in (1, 2, 3)]
     for bookie, name in zip(bookies, before.bookie_ids, strict=True):
-        bookie._port = int(name.partition(":")[2])
+        bookie._port = int(name.partition(":")[2])  # the bookie has to come where the other one was
     try:
         await asyncio.gather(*(bookie.start() for bookie in bookies))
         assert [bookie.bookie_id for bookie in bookies] == before.bookie_ids

@@ -120,7 +120,7 @@ class StorageMachine(RuleBasedStateMachine):
     @rule()
     def evict(self) -> None:
         table = opened(self.world.storage).visible.table
-        table._limit = 0
+        table._limit = 0  # no handle stays in memory
         table.evict()
 
     @rule(seed=st.integers(0, 99), keep=st.sampled_from([0.0, 0.5, 1.0]))

@@ -222,7 +222,7 @@ def test_reading_waits_for_files_that_are_written_slowly(tmp_path, monkeypatch) 
             def __iter__(self):
                 for batch in list.__iter__(self):
                     taken.append(batch)
-                    if len(taken) > copying._GROUPS_AHEAD:
+                    if len(taken) > copying._GROUPS_AHEAD:  # how far it reads ahead
                         ahead.set()
                     yield batch
 
@@ -234,7 +234,7 @@ def test_reading_waits_for_files_that_are_written_slowly(tmp_path, monkeypatch) 
             await ahead.wait()
             for _ in range(100):
                 await asyncio.sleep(0)
-            assert len(taken) == copying._GROUPS_AHEAD + 1
+            assert len(taken) == copying._GROUPS_AHEAD + 1  # how far it reads ahead
         finally:
             go_on.set()
         assert await copying.verify(env, await work) == len(batches)

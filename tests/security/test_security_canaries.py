@@ -72,6 +72,7 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
         port = cluster.bookie.http_port
         assert port is not None
         said = [await _ask(port, request) for request in _requests()]
+        # What an object prints is looked at wherever it is.
         said.append(repr(cluster.bookie._options))
         recovery.close()
         await store.close()

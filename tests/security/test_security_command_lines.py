@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from quorumbook.cli import bench
+from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.supervisor import BookieProcess, RecoveryProcess
-from quorumbook.cli.common import Call
 from quorumbook.cli.demo import commands as demo
 from quorumbook.config import load
 from quorumbook.config.schema import OPTIONS
@@ -52,9 +52,11 @@ def _child(kind: type[Any]) -> Callable[[Call, str], Awaitable[Any]]:
 STARTS: dict[str, Callable[[Call, str], Awaitable[Any]]] = {
     "a bookie": _child(BookieProcess),
     "auto-recovery": _child(RecoveryProcess),
+    # What a command starts, without the command.
     "the writer of bench tail": lambda call, _: bench._tail(
         call, entry_size=1, count=1, in_flight=1, rate=1
     ),
+    # What a command starts, without the command.
     "the reader of demo": lambda call, _: demo._read_elsewhere(call, demo.Story(ledger_id=1)),
 }
 

@@ -56,6 +56,7 @@ def test_the_grammar_makes_every_request_there_is_and_errs_only_when_it_is_to() 
         for each in vars(requests).values()
         if isinstance(each, type) and issubclass(each, requests.Request) and each.__slots__
     }
+    # A base class is no request.
     assert set(found) >= single - {requests.Request, requests._OfLedger, requests.ReadRun}
     frames.errs = True
     with pytest.raises(RemoteProtocolError):

@@ -90,7 +90,7 @@ async def use(cluster: Any, port: int, **options: Any) -> None:
         return "127.0.0.1", port
 
     async with cluster.connect(**options) as bk, asyncio.timeout(PATIENCE_S):
-        client_context(bk).bookies._resolve = elsewhere
+        client_context(bk).bookies._resolve = elsewhere  # a name that leads elsewhere
         await bk.create_ledger(**SOLO)
 
 
@@ -390,7 +390,7 @@ async def test_s102_a_refusal_that_comes_late_fails_what_is_pending(
             async def elsewhere(_: str) -> tuple[str, int]:
                 return "127.0.0.1", port
 
-            client_context(bk).bookies._resolve = elsewhere
+            client_context(bk).bookies._resolve = elsewhere  # a name that leads elsewhere
             channel = client_context(bk).bookies.control(cluster.bookie.bookie_id)
             pending = channel.request("a read", lambda number: v3.encode_read(number, 1))
             waiting.append(pending)

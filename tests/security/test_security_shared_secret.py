@@ -90,7 +90,7 @@ def test_a_stranger_learns_nothing_of_a_bookie_to_guess_a_secret_by(tmp_path: An
     said = []
     for secret in ("a" * 16, "b" * 16):
         plugin = BookieSharedSecret(secret_file(tmp_path, "s", f"ann:{secret}", "bob:" + "c" * 16))
-        plugin._salt_key = b"k" * 32
+        plugin._salt_key = b"k" * 32  # the salt is what a vector has
         for name in ("ann", "eve"):
             session = plugin.session(Peer("x"))
             first = ScramClient(name, "no secret", "nonce").first()

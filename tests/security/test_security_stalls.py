@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumbook.cli import common
+from quorumbook.cli import call
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 from security.fuzz.frames import Frames
@@ -117,7 +117,7 @@ def test_the_watchdog_sees_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert LAST_BYTES[1] in v3.encode_bookie_info(LAST)
     longest = tmp_path / "longest"
     longest.write_bytes(bytes(16))
-    monkeypatch.setattr(common, "_loop_factory", lambda: asyncio.new_event_loop)
+    monkeypatch.setattr(call, "_loop_factory", lambda: asyncio.new_event_loop)
     watch(str(longest))
 
     async def work() -> None:
@@ -127,6 +127,7 @@ def test_the_watchdog_sees_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             pass
         await asyncio.sleep(0.02)
 
-    with asyncio.Runner(loop_factory=common._loop_factory()) as runner:
+    # The loop that commands run on.
+    with asyncio.Runner(loop_factory=call._loop_factory()) as runner:
         runner.run(work())
     assert struct.unpack("dd", longest.read_bytes())[0] >= 2 * STALL_S_MAX

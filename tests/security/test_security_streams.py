@@ -169,7 +169,7 @@ async def test_a_changed_byte_ends_the_stream_and_is_never_delivered(
     one, other, server = await tls_pair(ca, good)
     one.transport.write(b"good")
     await until(lambda: other.received == b"good")
-    below = one.transport._below
+    below = one.transport._below  # the wire beneath TLS is changed
     write = below.write
     below_write = []
 
@@ -179,7 +179,7 @@ async def test_a_changed_byte_ends_the_stream_and_is_never_delivered(
         damaged[len(damaged) // 2] ^= 1
         write(bytes(damaged))
 
-    one.transport._below = _Changed(below, changed)
+    one.transport._below = _Changed(below, changed)  # the wire beneath TLS is changed
     one.transport.write(b"y" * 100)
     error = await asyncio.wait_for(other.lost, PATIENCE_S)
     assert isinstance(error, ssl.SSLError)

@@ -35,6 +35,7 @@ def test_bugs_that_cover_each_other_are_planted_together():
     from quorumbook.client import recovery as driver
     from quorumbook.ledger.machines import recovery as machine
 
+    # Which functions are run is looked at, not what they do.
     functions = [machine.RecoveryState._on_fenced, driver._RecoveryDriver._read]
     before = [each.__code__ for each in functions]
     mutant = next(each for each in MUTANTS if "one answer to its fence" in each.what)

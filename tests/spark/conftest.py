@@ -61,6 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def remote(spark: Any) -> str:
     """Return the address of the session's Spark Connect server."""
+    # Spark has no other way there.
     service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
 

@@ -75,8 +75,10 @@ class World:
     def rows(self):
         """Return what a reader of the table gets, in order."""
         if self.kind == "iceberg":
+            # What other programs find in the table.
             found = self.table(*self._decoded)._table.scan().to_arrow()
         elif self.kind == "delta":
+            # What other programs find in the table.
             found = self.table(*self._decoded)._table.to_pyarrow_dataset().to_table()
         else:
             files = committed_files(self.location)

@@ -35,6 +35,7 @@ class Streams:
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on the cluster's loop."""
+        # The loop that the cluster lives on, and the clients of this process.
         return self._cluster._thread.run(work)
 
     def write(self, name: str, *batches: list[bytes], **options: Any) -> None:
@@ -79,9 +80,11 @@ class Streams:
 
 def let_go(cluster: LocalCluster) -> None:
     """Close this process's clients of a cluster that is about to end."""
+    # The loop that the cluster lives on, and the clients of this process.
     for connection, known in list(pool._clusters.items()):
         if connection.metadata_uri == cluster.metadata_uri:
             known.run(known.client.close)
+            # The loop that the cluster lives on, and the clients of this process.
             del pool._clusters[connection]
 
 

@@ -22,9 +22,9 @@ class _Log:
     """An event log of its own, in the session of all tests."""
 
     def __init__(self, spark: Any, directory: Path) -> None:
-        self._context = spark.sparkContext._jsc.sc()
+        self._context = spark.sparkContext._jsc.sc()  # Spark has no other way there
         self._directory = directory
-        java = spark._jvm
+        java = spark._jvm  # Spark has no other way there
         self._listener = java.org.apache.spark.scheduler.EventLoggingListener(
             "canaries", java.scala.Option.empty(), java.java.net.URI(directory.as_uri()),
             self._context.getConf().set("spark.eventLog.compress", "false"),
@@ -55,7 +55,7 @@ def _explained(shown: Any) -> str:
 
 def _pages(spark: Any) -> str:
     """Return what Spark's pages about queries, their errors and the settings are made of."""
-    store = spark._jsparkSession.sharedState().statusStore()
+    store = spark._jsparkSession.sharedState().statusStore()  # Spark has no other way there
     executions = store.executionsList()
     said = []
     for number in range(executions.size()):

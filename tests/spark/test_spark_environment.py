@@ -143,10 +143,11 @@ def test_executors_are_looked_at_unless_the_driver_is_the_only_one(
     master: str, is_checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+    # How a session was checked is not told.
     assert session_module._is_checked_otherwise(session) is is_checked
     # One of Spark Connect has executors that only its server knows.
     monkeypatch.setattr("pyspark.sql.utils.is_remote", lambda: True)
-    assert session_module._is_checked_otherwise(session)
+    assert session_module._is_checked_otherwise(session)  # how a session was checked is not told
 
 
 def test_workers_keep_memory_that_they_will_use_again(spark: Any) -> None:
@@ -175,7 +176,7 @@ def test_a_writers_task_of_another_release_writes_nothing(cluster: Any, streams:
     options = WriteOptions.of(given, Use.WRITE)
     schema = StructType([StructField("value", BinaryType())])
     sink = BatchSink(options, schema, overwrite=False)
-    sink._sink._release = "0.0.9"
+    sink._sink._release = "0.0.9"  # how a session was checked is not told
     with pytest.raises(ConfigError, match=r"the driver has quorumbook 0\.0\.9, this executor"):
         sink.write(iter([]))
 

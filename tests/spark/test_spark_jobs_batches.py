@@ -151,6 +151,7 @@ def test_names_and_states_are_read():
 def test_a_file_of_a_table_has_its_name_when_it_is_whole(tmp_path):
     path = tmp_path / "data" / "part.parquet"
     for is_whole in False, True:
+        # One file, without a job around it.
         file = lake_sink._File(str(path), pa.schema([("n", pa.int64())]))
         file.add(pa.table({"n": [1]}))
         assert not path.exists()

@@ -168,7 +168,7 @@ class Killed(BaseException):
 def test_a_job_that_is_killed_around_its_step_is_given_again(cluster, path, monkeypatch, where):
     in_namespace(cluster, path, lambda ns: sink(ns, "s"))
     before, _ = in_namespace(cluster, path, lambda ns: look(ns, "s"))
-    swap = Compaction._swap
+    swap = Compaction._swap  # it dies between two steps
 
     async def killed(self, *arguments):
         if where == "after":

@@ -312,7 +312,7 @@ def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world):
         await writer.append(b"4", key=b"late")  # in no segment that is completed
         return namespace, writer
 
-    run = world.cluster._thread.run
+    run = world.cluster._thread.run  # it dies between two steps
     namespace, writer = run(begin())
     try:
         assert work.again(spark) == (False, 0)

@@ -43,14 +43,14 @@ def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
     sink = world.sink("a", "b", job_id="second")
     plan = sink.plan()
     results = world.units(plan)
-    commit = type(sink._table).commit
+    commit = type(sink._table).commit  # it dies between two steps
 
     def killed(*arguments):
         commit(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(sink._table), "commit", killed)
+        patch.setattr(type(sink._table), "commit", killed)  # it dies between two steps
         with pytest.raises(Killed):
             sink.commit(results)
     assert payloads(world.rows()) == [*first, b"of b"]
@@ -105,7 +105,7 @@ def test_what_others_do_to_a_table_hides_not_how_far_it_is(cluster, tmp_path):
     world = World(cluster, tmp_path, "iceberg")
     world.write("a", [b"%d" % n for n in range(10)])
     world.sink_all()
-    table = world.table()._table
+    table = world.table()._table  # it dies between two steps
     for _ in range(2):  # a snapshot without a state, whose parent has none either
         table.append(schema_of("").empty_table())
     assert table.refresh().current_snapshot().parent_snapshot_id is not None
@@ -153,6 +153,7 @@ def test_a_table_of_another_cluster_is_refused(cluster, tmp_path):
     world = World(cluster, tmp_path, "parquet")
     world.write("a", [b"0"])
     sink = world.sink()
+    # It dies between two steps.
     sink._table.commit(LakeState(), LakeState(batch=0, cluster="elsewhere"), [])
     with pytest.raises(ConfigError, match=r"records of cluster elsewhere, the metadata URI leads"):
         world.sink().plan()

@@ -109,14 +109,14 @@ def test_a_batch_counts_once_whatever_was_killed(world, monkeypatch):
     # Killed after the table knew of it.
     sink = world.sink(job_id="second", upserts=True)
     results = world.units(sink.plan())
-    merge = type(sink._table).merge
+    merge = type(sink._table).merge  # it dies between two steps
 
     def killed(*arguments):
         merge(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(sink._table), "merge", killed)
+        patch.setattr(type(sink._table), "merge", killed)  # likewise
         with pytest.raises(Killed):
             sink.commit(results)
     assert content(world) == [("a", b"k", b"1"), ("a", b"l", b"1")]

@@ -228,13 +228,14 @@ def test_chunks_behind_a_part_without_records_are_left_for_the_next_batch():
     job = CrossCluster(source, target, ["s"], job_id="j", max_bytes=1)
     splits = [SimpleNamespace(segment=1, first_entry=n, last_entry=n) for n in range(3)]
     planned = _Planned(Due("s", 1, 10, splits), "app", "query", False, 7)
-    job._planned = [planned]
+    job._planned = [planned]  # one step of the job, with another's plan
     parts = [
         {"rows": 5, "first": 10, "behind": 15}, {"rows": 0, "first": 15, "behind": 15},
         {"rows": 2, "first": 15, "behind": 17},
     ]  # fmt: skip
     for has_chunks in (False, True):
         parts[2] |= {"has_chunks": has_chunks}
+        # One step of the job, with another's plan.
         assert job.commit({job._key(planned, n): part for n, part in enumerate(parts)})
     # Chunks tell numbers of segments, of which the part without records gets none.
     assert taken == [(parts, 17), (parts[:1], 15)]
@@ -367,7 +368,7 @@ def test_verify_compares_all_that_a_record_has(name):
         "position": Position(1, 0, 0), "sequence_id": SequenceId(7), "txid": 3, "payload": b"p",
         "key": b"k", "headers": {"h": b"v"}, "event_time_ms": 5, "appended_at_ms": 6,
     }  # fmt: skip
-    found = xcluster_verify._Differing("a")
+    found = xcluster_verify._Differing("a")  # one step of the job, with another's plan
     found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {"position": None}))
     assert found.as_values() == {"findings": 0, "rows": []}
     found.compare(SimpleNamespace(**values), SimpleNamespace(**values | {name: None}))

@@ -232,14 +232,14 @@ def test_exports_are_there_under_their_names_when_they_are_whole(space, bucket, 
             namespace=space.path,
         )  # fmt: skip
 
-    add = export._FileWriter.add
+    add = export._FileWriter.add  # it dies between two steps
 
     def full(writer, rows):
         add(writer, rows)
         raise OSError("no more")
 
     with monkeypatch.context() as patch:
-        patch.setattr(export._FileWriter, "add", full)
+        patch.setattr(export._FileWriter, "add", full)  # it dies between two steps
         assert len(do().errors) == 3
     assert bucket.objects() == bucket.uploads() == []
     report = do()
@@ -328,7 +328,7 @@ def test_of_two_that_saw_the_same_table_in_a_bucket_one_is_told_so(
         world.write("a", [b"0"])
     one, two = world.sink(job_id="one"), world.sink(job_id="two")
     results = [world.units(each.plan()) for each in (one, two)]
-    publish = ManifestTable._publish
+    publish = ManifestTable._publish  # it dies between two steps
 
     def overtaken(table, name, version):
         monkeypatch.setattr(ManifestTable, "_publish", publish)
@@ -350,14 +350,14 @@ def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
     world.write("a", [b"0"])
     sink = world.sink()
     results = world.units(sink.plan())
-    take = type(sink._table._next_batch).take
+    take = type(sink._table._next_batch).take  # it dies between two steps
 
     def killed(*arguments):
         assert take(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(sink._table._next_batch), "take", killed)
+        patch.setattr(type(sink._table._next_batch), "take", killed)  # it dies between two steps
         with pytest.raises(Killed):
             sink.commit(results)
     assert committed_files(world.location) == []

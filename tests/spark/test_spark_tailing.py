@@ -273,7 +273,7 @@ def test_a_batch_waits_for_enough_but_not_for_ever(query, streams, name, monkeyp
     assert len(running.until(6)) == 6
     streams.write(name, records(6))
     assert running.step() is None
-    running.reader._planner._last_batch_ns -= 3_601_000_000_000
+    running.reader._planner._last_batch_ns -= 3_601_000_000_000  # the planner that a query keeps
     assert values(running.until(7)[6:]) == records(6)
 
 
@@ -561,7 +561,7 @@ def test_a_tail_reader_goes_to_tasks_without_its_planner(query, streams, name):
     streams.write(name, records(0))
     running = query(f"stream:{name}", **EARLIEST)
     assert isinstance(running.reader, TailReader)
-    assert running._tasks_reader._planner is None
+    assert running._tasks_reader._planner is None  # the planner that a query keeps
 
 
 @pytest.mark.parametrize(("limit", "has_files"), [(1, False), (2, False), (5, False), (2, True)])

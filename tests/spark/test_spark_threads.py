@@ -66,6 +66,7 @@ def test_a_thread_that_did_not_make_the_session_writes_by_it(
         if how == "activate":
             activate(spark)
         else:
+            # Spark has no other way there.
             assert spark_session("quorumbook tests")._jsparkSession.equals(spark._jsparkSession)
         write(spark, cluster.metadata_uri, name, tmp_path)
         found = spark.read.format("quorumbook").option("metadataServiceUri", cluster.metadata_uri)

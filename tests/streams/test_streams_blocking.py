@@ -17,6 +17,7 @@ import quorumbook.streams
 import quorumbook.sync.streams
 from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import BackpressureError, LedgerClosedError, LocalProtocolError
+from quorumbook.loop_thread import run_once
 from quorumbook.streams import Command, Gap, Position, SequenceId, StreamPolicy
 from quorumbook.streams.cursors.cursor import take_over
 from quorumbook.streams.errors import (
@@ -28,7 +29,6 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
-from quorumbook.sync.loop import run_once, unwrapped
 from quorumbook.sync.streams import (
     ByteStream,
     Namespace,
@@ -36,6 +36,7 @@ from quorumbook.sync.streams import (
     StateMachine,
     TableView,
 )
+from quorumbook.sync.twin import unwrapped
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0

@@ -12,10 +12,10 @@ import pytest
 
 from doubles.clusters import STORES, local_cluster
 from quorumbook.errors import BackpressureError
+from quorumbook.loop_thread import LoopFuture
 from quorumbook.streams import StreamPolicy
 from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.sync.streams import Namespace
-from quorumbook.sync.streams.calls import LoopFuture
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 60.0

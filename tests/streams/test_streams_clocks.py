@@ -69,12 +69,13 @@ async def test_segments_are_rolled_by_their_age_whatever_the_time_of_day(
             await writer.append(b"a")
             for shift_s in (DAY_S, -DAY_S, 0):
                 clock.wall_shift_s = shift_s
-                pump_of(writer)._look_at_age()
+                pump_of(writer)._look_at_age()  # as if so much time had gone by
                 assert (await writer.append(b"b")).position.segment == 1
             clock.wall_shift_s = -DAY_S
             if is_alone(cluster):
                 clock.boot_shift_s = HOUR_S
             else:
+                # As if so much time had gone by.
                 pump_of(writer).segments._started_ns -= HOUR_S * 10**9
             pump_of(writer)._look_at_age()
             await is_completed(stream, 1)
@@ -186,7 +187,8 @@ async def test_no_clock_takes_a_lock_or_an_append_away(
                     await rival.stream("s").writer()
                 await writer.append(b"%d" % number)
                 assert (
-                    await stream_context(own.stream("s")).lock().owner() == writer._lock._client_id
+                    await stream_context(own.stream("s")).lock().owner()
+                    == writer._tenure._lock._client_id  # as if so much time had gone by
                 )
             # As if the machine had slept: everything under way is late at once.
             futures = [writer.append_nowait(b"%d" % number) for number in range(4, 40)]

@@ -190,7 +190,7 @@ async def test_a_stream_that_changes_meanwhile_is_left_as_it_is(
     payloads = await write(ns, "s", 4)
     work = compaction(ns, "s")
     rules = await work.rules(target_bytes=TARGET)
-    copy, multi = work._copy, namespace_store(ns).multi
+    copy, multi = work._copy, namespace_store(ns).multi  # somebody else comes between two steps
 
     async def copying(*arguments):
         found = await copy(*arguments)
@@ -269,6 +269,7 @@ class Meanwhile:
         self._work, self._happen = work, happen
 
     def arrange(self, patch: pytest.MonkeyPatch, store: MetadataStore, when: str) -> None:
+        # Somebody else comes between two steps.
         copy, numbers, multi = self._work._copy, TierNodes.numbers, store.multi
 
         async def copying(*arguments):

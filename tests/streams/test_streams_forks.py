@@ -134,7 +134,7 @@ def test_a_child_cannot_use_its_parents_blocking_streams(standing_cluster: Local
             ]
             told = [in_child(work) for work in tried]
             assert told == [FORKED] * len(tried)
-            with writer._calls._room:
+            with writer._room:  # the fork comes while another thread has the lock
                 assert in_child(lambda: writer.append_nowait(b"y")) == FORKED
             gate.set()
             assert [future.result().sequence_id for future in futures] == list(range(5))

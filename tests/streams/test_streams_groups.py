@@ -122,6 +122,7 @@ async def test_a_member_that_dies_is_replaced_and_commits_nothing_more(
         cursor = dead.cursor(lost)
         # It is not heard of for too long, and does not know it yet: nothing may ring for it.
         assert dead._remove_callback is not None
+        # A member that dies without a word.
         assert dead._task is not None
         dead._remove_callback()
         dead._remove_callback = lambda: None

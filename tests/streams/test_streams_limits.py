@@ -67,11 +67,13 @@ async def test_a_ledger_that_was_made_ahead_is_given_back(ns: Namespace) -> None
         await writer.append(b"x")
     segments = pump_of(writer).segments
     async with asyncio.timeout(60):
-        while segments._ahead is None:
+        while segments._ahead is None:  # a ledger that was made ahead shows in no other way
             await asyncio.sleep(0.01)
+    # A ledger that was made ahead shows in no other way.
     ledger_id = segments._ahead.id
     assert (await segments._nodes.read_state()).allocated == ledger_id
     await writer.close()
+    # A ledger that was made ahead shows in no other way.
     assert (await segments._nodes.read_state()).allocated is None
     with pytest.raises(NoSuchLedgerInMetadataError):
         await ns.client.ledger_metadata(ledger_id)

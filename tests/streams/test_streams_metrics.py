@@ -92,7 +92,7 @@ async def test_what_a_failed_segment_lacks_is_counted_as_appended_again(ns: Name
         await writer.append(b"safe")
         future = writer.append_batch_nowait([b"x"] * 5)
         await asyncio.sleep(0)  # packed, and about to leave
-        ledger = pump_of(writer).segments._ledger
+        ledger = pump_of(writer).segments._ledger  # the ledger that is written now
         assert ledger is not None
         stop_writer(ledger, NotEnoughBookiesError("all are gone"))
         await future

@@ -143,3 +143,25 @@ async def test_a_damaged_policy_can_be_replaced(ns: Namespace) -> None:
         await stream.set_policy(StreamPolicy(roll_entries=7), expected=StreamPolicy())
     await stream.set_policy(StreamPolicy(roll_entries=7))
     assert (await stream.policy()).given() == {"roll_entries": 7}
+
+
+async def test_a_policy_is_judged_as_a_whole_before_it_is_stored(ns: Namespace) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    beyond = StreamPolicy(ack_quorum_size=9)
+    for store in (stream.set_policy, ns.set_policy, lambda it: ns.create_stream("t", policy=it)):
+        with pytest.raises(ConfigError, match=r"ack_quorum_size.*9 <= 3"):
+            await store(beyond)
+    assert (await stream.policy()).given() == (await ns.policy()).given() == {}
+    assert [name async for name in ns.streams()] == ["s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("roll_bytes=1M", 1 << 20), ("retain_time_s=7d", 604_800.0), ("roll_interval_s=500ms", 0.5)],
+)
+def test_a_policy_understands_texts_with_units(text: str, value: object) -> None:
+    name, _, said = text.partition("=")
+    assert StreamPolicy.parse({name: said}, "--policy").given() == {name: value}
+    with pytest.raises(ConfigError, match=rf"policy\.{name}: '1X' \(--policy\)"):
+        StreamPolicy.parse({name: "1X"}, "--policy")

@@ -153,7 +153,7 @@ async def test_who_loses_the_lock_in_a_batch_gets_nothing_more_of_it(ns: Namespa
     await taken(reader, 5)
     await end_session_of(stream_context(stream).store)
     async with asyncio.timeout(PATIENCE_S):
-        while not reader._is_lost:
+        while not reader._is_lost:  # that the lock was lost shows with the next record only
             await asyncio.sleep(0.01)
     with pytest.raises(LockLostError):
         await anext(reader)

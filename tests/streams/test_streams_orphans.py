@@ -107,7 +107,7 @@ async def test_a_writer_without_a_lock_cannot_name_what_was_deleted(
     reached, go = held(writer)
     future = writer.append_nowait(b"x")
     await reached.wait()
-    await writer._lock.release()  # as if its session were over, and it does not know yet
+    await writer._tenure._lock.release()  # as if its session were over, and it does not know yet
     states = [(await other.orphans(delete=True, grace_s=0))[0].state for _ in range(2)]
     assert states == [OrphanState.MARKED, OrphanState.DELETED]
     go.set()

@@ -483,13 +483,13 @@ async def test_a_session_that_ends_does_not_stop_a_writer(ns: Namespace, other: 
     async with ns.stream("s").writer() as writer:
         await writer.append(b"a")
         # What the store does when it learns that its session is over.
-        member = writer._lock._member
+        member = writer._tenure._lock._member
         assert member is not None
         await client_store(ns.client).delete(member)
-        writer._lock._on_session_expired()
+        writer._tenure._lock._on_session_expired()  # what the store says when a session ends
         for _ in range(5):
             await writer.append(b"b")
         async with asyncio.timeout(60):
-            while not writer._lock.is_held:
+            while not writer._tenure._lock.is_held:  # what the store says when a session ends
                 await asyncio.sleep(0.01)
     assert len(await read_all(other.stream("s"))) == 6

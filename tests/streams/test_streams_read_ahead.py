@@ -35,7 +35,7 @@ def in_memory(reader: StreamReader) -> list[int]:
         if item.task.done() and item.task.exception() is None:
             opened = item.task.result()
             assert opened is not None
-            batches: Any = opened._whole or ()
+            batches: Any = opened._whole or ()  # what was read ahead shows in no other way
             found.append(sum(len(b.buffer) + sum(map(len, b.payloads)) for b in batches))
     return found
 
@@ -128,7 +128,7 @@ async def test_what_was_read_ahead_and_truncated_then_is_not_handed_out(
         await settled(reader, 8)
         await ns.stream("s").truncate(Position(4, 1, 0))
         async with asyncio.timeout(60):
-            while not reader._scanner._list.is_stale:
+            while not reader._scanner._list.is_stale:  # what was read ahead shows in no other way
                 await asyncio.sleep(0.01)
         assert (await anext(reader)).payload == payloads[1]
         assert [(await anext(reader)).payload for _ in range(5)] == payloads[7:12]

@@ -86,8 +86,9 @@ async def test_t2_a_writer_that_was_pushed_out_lets_the_stream_alone(
     async with other.stream("s").writer(takeover="force", retention_interval_s=0):
         with pytest.raises(WriterFencedError):
             await old.append(b"too late")
-        assert old._retaining is not None
-        await asyncio.wait_for(old._retaining, 60)
+        # What runs beside the writer.
+        assert old._tenure._retaining is not None
+        await asyncio.wait_for(old._tenure._retaining, 60)
     with pytest.raises(WriterFencedError):
         await old.close()
 

@@ -140,10 +140,11 @@ async def test_a_replica_that_is_behind_a_truncation_goes_on_from_a_snapshot(
         StateMachine(other.stream("s"), Accounts()) as behind,
         StateMachine(ns.stream("s"), Accounts(), snapshot_every=5, truncates=True) as first,
     ):
-        await behind._follower.pause()
+        await behind._follower.pause()  # it is held up, or dies, at one step
         await first.lead()
         for _ in range(10):
             await first.propose(b"ann 1")
+            # It is held up, or dies, at one step.
             while first._snapshotting is not None and not first._snapshotting.done():
                 await asyncio.sleep(0.001)
         await first.propose(b"bob 1")
@@ -251,6 +252,7 @@ async def test_a_leader_whose_writer_is_gone_follows_and_may_lead_again(
         with pytest.raises(RecordTooLargeError):
             await first.propose(b"ann 1" + b" " * 1000)
         await first.propose(b"ann 1")
+        # It is held up, or dies, at one step.
         assert first._writer is not None
         await first._writer.abort()
         with pytest.raises(LedgerClosedError):
@@ -302,6 +304,6 @@ async def test_results_are_those_of_the_own_command_whoever_applies_first(
                 {proposal.result() for proposal in proposals}
             )
         assert machine.state.applied == 250
-        assert machine._results == {}
+        assert machine._results == {}  # it is held up, or dies, at one step
         with pytest.raises(PositionTruncatedError):
-            await machine._restore_newer()
+            await machine._restore_newer()  # it is held up, or dies, at one step

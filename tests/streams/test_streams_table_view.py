@@ -105,6 +105,7 @@ async def test_keys_that_come_and_go_take_no_room(ns: Namespace) -> None:
             await writer.flush()
             await table.refresh()
             assert dict(table) == {"kept": 1}
+            # It is held up at one step.
             assert [len(watcher.pending) for watcher in table._watchers] == [0]
             await changes.aclose()
 
@@ -152,9 +153,9 @@ async def test_a_table_that_fails_in_any_way_says_so(
     stream = ns.stream("s")
     async with asyncio.timeout(PATIENCE_S), stream.writer() as writer:
         async with TableView(stream, by_colon) as table:
-            await table._follower.pause()
+            await table._follower.pause()  # it is held up at one step
             monkeypatch.setattr(stream, "reader", None)  # as a defect would
-            table._follower.start()
+            table._follower.start()  # it is held up at one step
             where = await writer.append(b"a:1")
             assert where.position is not None
             with pytest.raises(StreamError, match="cannot be followed: TypeError"):
@@ -170,7 +171,7 @@ async def test_nothing_is_missing_right_behind_a_segment_that_is_gone(
         where = [await writer.append(b"a:%d" % number) for number in range(3)]
         await writer.flush()
         async with TableView(other.stream("s"), by_colon) as table:
-            await table._follower.pause()
+            await table._follower.pause()  # it is held up at one step
             await writer.append(b"b:1")
             last = await writer.append(b"b:2" + b" " * 2_000_000)  # in chunks
             await writer.append(b"b:3")

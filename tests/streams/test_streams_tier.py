@@ -294,7 +294,7 @@ async def test_a_restore_that_was_interrupted_is_read_from_files_until_it_is_who
 ) -> None:
     stream = await written(ns)
     segment = await gone_to_files(stream, tmp_path)
-    compare = moving._compare
+    compare = moving._compare  # another answer at one step
 
     async def stop(*_: object) -> None:
         raise DataLossError("a bookie gives back other bytes")

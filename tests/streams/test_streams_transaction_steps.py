@@ -48,6 +48,7 @@ class Pause:
 
 async def lose_lock(ns: Namespace, stream: str) -> None:
     """Be the metadata store that takes the locks of a session away."""
+    # A rival is at the very nodes that it uses.
     path = stream_context(ns.stream(stream)).lock()._path
     for member in await namespace_store(ns).children(path):
         await namespace_store(ns).delete(f"{path}/{member}")
@@ -130,7 +131,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
     app = await application(ns)
     await app.commit(0, [await write(app, 0, 0, {"s": [b"there"]})])
     results = [await write(app, 1, part, {"s": [b"x"]}) for part in range(2)]
-    _, revision = await app._nodes.read_head()
+    _, revision = await app._nodes.read_head()  # a rival is at the very nodes that it uses
     done: list[Any] = []
     multi, delete_ledger = namespace_store(ns).multi, ns.client.delete_ledger
 
@@ -155,6 +156,7 @@ async def test_a_deletion_is_first_one_step_that_checks_the_head_and_then_the_le
             if isinstance(each, list) and any(str(result.name) in one.path for one in each)
         )
         check, delete, create = done[step]
+        # A rival is at the very nodes that it uses.
         assert check == Check(app._nodes.path, *revision)
         assert isinstance(delete, Delete)
         assert isinstance(create, Create)
@@ -206,12 +208,13 @@ async def test_locks_are_taken_together_or_in_the_order_of_names(
     rival = stream_context(other.stream(held)).lock() if held else None
     if rival is not None:
         await rival.acquire()
+    # A rival is at the very nodes that it uses.
     of_path = {stream_context(ns.stream(name)).lock()._path: name for name in names}
     together, one_by_one = [], []
     acquire = StreamLock.acquire
 
     async def noting(lock: StreamLock, **options: Any) -> None:
-        name = of_path[lock._path]
+        name = of_path[lock._path]  # a rival is at the very nodes that it uses
         if not options:
             together.append(name)
         else:
@@ -308,6 +311,7 @@ async def test_a_paused_drivers_ledgers_of_rows_do_not_take_the_place_of_another
         async def dies(**_: Any) -> Any:
             raise QuorumbookError("killed before it cleaned up")
 
+        # A rival is at the very nodes that it uses.
         monkeypatch.setattr(second._orphans, "sweep", dies)
         await second.commit(0, theirs)
         pause.goes_on.set()

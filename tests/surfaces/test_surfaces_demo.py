@@ -95,7 +95,7 @@ def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
     from quorumbook.cli.demo import commands as demo
     from quorumbook.cli.main import main
 
-    read = demo._read_elsewhere
+    read = demo._read_elsewhere  # it dies between two steps
 
     async def read_with_one_bit_flipped(call, story):
         await read(call, story)

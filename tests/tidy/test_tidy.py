@@ -30,7 +30,7 @@ LINES_OF_A_FILE = 500
 LINES_OF_A_FILE_HARD = 700
 LINES_OF_A_FUNCTION = 60
 NAMES_THAT_SAY_NOTHING = {
-    "base", "book", "care", "chosen", "core", "helper", "helpers", "misc", "on_top",
+    "base", "book", "care", "chosen", "common", "core", "helper", "helpers", "misc", "on_top",
     "other", "several", "things", "turns", "util", "utils", "various",
 }  # fmt: skip
 MODULES_OF_A_FOLDER = 15

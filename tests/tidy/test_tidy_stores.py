@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "quorumbook"
 NOT_OURS = {
     ("admin/console/web.py", "self._templates"),
     ("admin/server.py", "self._server"),
-    ("cli/common.py", "ctx"),
+    ("cli/command.py", "ctx"),
     ("env/log.py", "record"),
     ("env/tls.py", "context"),
     ("metadata/etcd/calls.py", "request"),
@@ -58,8 +58,7 @@ HOT = {
     ("streams/writing/packing.py", "pending"),
     ("streams/writing/packing.py", "self.tail"),
     ("streams/writing/packing.py", "tail"),
-    ("sync/futures.py", "batch"),
-    ("sync/streams/calls.py", "run"),
+    ("sync/streams/writer.py", "run"),
     ("sync/writer.py", "batch"),
 }
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli import load
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.ledger.options import QUORUM_OPTIONS
 from quorumbook.cli.values import Written
 from quorumbook.options import Kind

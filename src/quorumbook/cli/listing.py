@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.output import Row
 from quorumbook.cli.values import Written
 from quorumbook.options import Kind

@@ -9,8 +9,9 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
-from quorumbook.env.interfaces import DiskUsage, File
+from quorumbook.env.interfaces import Disk, DiskUsage, File
 from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -222,7 +223,39 @@ def _aligned_view() -> memoryview:
     return view
 
 
-class RealDisk:
+class WholeFiles(Disk, Protocol):
+    """How a file is read and replaced as a whole, by what a disk does."""
+
+    def read_file(self, path: str) -> bytes:
+        """Return the whole content."""
+        file = self.open(path, read_only=True)
+        try:
+            size = file.size_bytes()
+            data = file.read(0, size)
+        finally:
+            file.close()
+        if len(data) != size:
+            raise ShortReadError("file ends early", path=path, offset=len(data))
+        return data
+
+    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
+        """Replace a file durably by these pieces, one behind the other."""
+        temporary = f"{path}.tmp"
+        self.unlink(temporary)
+        file = self.open(temporary, create=True)
+        try:
+            offset = 0
+            for piece in pieces:
+                file.write([piece], offset)
+                offset += len(piece)
+            file.sync()
+        finally:
+            file.close()
+        self.replace(temporary, path)
+        self.sync_directory(os.path.dirname(path) or ".")
+
+
+class RealDisk(WholeFiles):
     """The machine's file systems."""
 
     def open(
@@ -281,34 +314,6 @@ class RealDisk:
         """Remove a file; a missing one is fine."""
         with _storage_errors(path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-
-    def read_file(self, path: str) -> bytes:
-        """Return the whole content."""
-        file = self.open(path, read_only=True)
-        try:
-            size = file.size_bytes()
-            data = file.read(0, size)
-        finally:
-            file.close()
-        if len(data) != size:
-            raise ShortReadError("file ends early", path=path, offset=len(data))
-        return data
-
-    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Replace a file durably by these pieces, one behind the other."""
-        temporary = f"{path}.tmp"
-        self.unlink(temporary)
-        file = self.open(temporary, create=True)
-        try:
-            offset = 0
-            for piece in pieces:
-                file.write([piece], offset)
-                offset += len(piece)
-            file.sync()
-        finally:
-            file.close()
-        self.replace(temporary, path)
-        self.sync_directory(os.path.dirname(path) or ".")
 
     def usage(self, path: str) -> DiskUsage:
         """Return total and free space; what is kept for the superuser belongs to neither."""

@@ -43,6 +43,11 @@ class LedgerState(Enum):
     IN_RECOVERY = 2
     CLOSED = 3
 
+    @property
+    def word(self) -> str:
+        """The state as the command line and the HTTP API spell it."""
+        return self.name.lower().replace("_", "-")
+
 
 @dataclass(frozen=True, slots=True)
 class Fragment:

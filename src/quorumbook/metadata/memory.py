@@ -20,14 +20,10 @@ from quorumbook.errors import (
     SessionExpiredError,
 )
 from quorumbook.metadata.store import (
-    ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
     DEFAULT_SESSION_TIMEOUT_S,
-    Create,
-    Delete,
     Node,
     Operation,
-    Set,
     Watch,
     split,
 )
@@ -249,13 +245,6 @@ class MemoryStore(DriverStore):
 
         return await self._carry_out(renew, is_write=True)
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        """Create a node and return its path."""
-        operation = Create(path, data, ephemeral, sequential)
-        return await self._write(lambda tree: tree.create(operation, self.session_id, self._ms()))
-
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
         row = await self._read(path, watch, must_exist=True)
@@ -266,23 +255,6 @@ class MemoryStore(DriverStore):
         """Return a node or None."""
         row = await self._read(path, watch, must_exist=False)
         return None if row is None else row.node
-
-    async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
-    ) -> int:
-        """Replace the data of a node; return the new version."""
-        operation = Set(path, data, version, creation_id)
-        return await self._write(lambda tree: tree.set(operation, self._ms()))
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
-    ) -> None:
-        """Delete a node."""
-        await self._write(lambda tree: tree.delete(Delete(path, version, creation_id)))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
@@ -296,6 +268,9 @@ class MemoryStore(DriverStore):
             return names
 
         return await self._carry_out(read, is_write=False)
+
+    async def _write_one(self, operation: Operation) -> str | int | None:
+        return await self._write(lambda tree: tree.apply(operation, self.session_id, self._ms()))
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""

@@ -55,6 +55,21 @@ async def create_with_parents(
     return await with_parents(store, path, create)
 
 
+async def set_or_create(store: MetadataStore, path: str, data: bytes) -> None:
+    """Have a node hold this, whether it is there or not, in a new session if the old one ends."""
+
+    async def put() -> None:
+        try:
+            await store.set(path, data)
+        except NoSuchNodeError:
+            with contextlib.suppress(NodeExistsError):
+                await create_with_parents(store, path, data)
+                return
+            await store.set(path, data)
+
+    await with_living_session(store, put)
+
+
 async def with_parents(store: MetadataStore, path: str, create: Callable[[], Awaitable[T]]) -> T:
     """Create a node in a way of the caller's, making its parents where they are missing."""
     for _ in range(_ATTEMPTS):

@@ -215,11 +215,7 @@ class MetadataStore(Protocol):
         ...
 
     async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
+        self, path: str, data: bytes, version: int = ANY_VERSION, creation_id: int | None = None
     ) -> int:
         """Replace the data of a node if it has this version; return the new version.
 

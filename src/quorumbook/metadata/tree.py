@@ -385,6 +385,32 @@ class DriverStore:
         """Have a callback run whenever a session ends; return its removal."""
         return self._on_expired.add(callback)
 
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Create a node and return its path."""
+        made = await self._write_one(Create(path, bytes(data), ephemeral, sequential))
+        assert isinstance(made, str)
+        return made
+
+    async def set(
+        self, path: str, data: bytes, version: int = ANY_VERSION, creation_id: int | None = None
+    ) -> int:
+        """Replace the data of a node; return the new version."""
+        raised = await self._write_one(Set(path, bytes(data), version, creation_id))
+        assert isinstance(raised, int)
+        return raised
+
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
+    ) -> None:
+        """Delete a node."""
+        await self._write_one(Delete(path, version, creation_id))
+
+    async def _write_one(self, operation: Operation) -> str | int | None:
+        """Carry out an operation; return the path that was created, or the new version."""
+        raise NotImplementedError
+
     async def create_node(self, path: str, data: bytes) -> Node | None:
         """Create a persistent node and return it.
 

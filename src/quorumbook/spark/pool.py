@@ -18,10 +18,10 @@ from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
 from quorumbook.env import forks
 from quorumbook.errors import LocalProtocolError
+from quorumbook.loop_thread import LoopBound
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.spark.connection import Connection
 from quorumbook.streams.namespace import Namespace
-from quorumbook.sync.loop import LoopBound
 
 T = TypeVar("T")
 

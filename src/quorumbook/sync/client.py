@@ -1,4 +1,4 @@
-"""The door of the blocking twin."""
+"""The door of the blocking twin: the client, and what stands in an election."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from quorumbook.client import client as aio
 from quorumbook.client.options import ClientOptions
 from quorumbook.env import Env
+from quorumbook.metadata import election as aio_election
 from quorumbook.options import takes
 from quorumbook.sync.declared import blocking, deriving, held, iterating
-from quorumbook.sync.election import Election
-from quorumbook.sync.loop import Closing
 from quorumbook.sync.reader import LedgerReader
+from quorumbook.sync.twin import Closing, Ending
 from quorumbook.sync.writer import LedgerWriter
 
 
@@ -26,6 +26,34 @@ def wrapped(client: aio.BookKeeper) -> BookKeeper:
     twin = BookKeeper(client.metadata_uri, options=client.options)
     twin._aio = client  # noqa: SLF001 - of this module
     return twin
+
+
+class Election(Ending[aio_election.Election]):
+    """The blocking twin of ``quorumbook.metadata.election.Election``: it avoids fights, no more.
+
+    Safety is the fence's; a leader that was paused believes to lead while another one does.
+    """
+
+    def __enter__(self) -> Election:
+        self._run(self._aio.__aenter__)
+        return self
+
+    def _end_block(self, error: BaseException | None) -> None:
+        del error
+        self.resign()
+
+    candidate = held(aio_election.Election, lambda it: it.candidate)
+    """By which name this candidate stands."""
+    is_leader = held(aio_election.Election, lambda it: it.is_leader)
+    """Whether this candidate leads, as far as this process knows."""
+    wait_to_lead = blocking(aio_election.Election.wait_to_lead)
+    """Wait until this candidate leads."""
+    wait_to_lose = blocking(aio_election.Election.wait_to_lose)
+    """Wait until this candidate does not lead, as far as this process knows."""
+    leader = blocking(aio_election.Election.leader)
+    """Return who leads now, None if nobody stands."""
+    resign = blocking(aio_election.Election.resign)
+    """Stop leading, withdraw the vote, and stand no more."""
 
 
 class BookKeeper(Closing[aio.BookKeeper]):

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-from quorumbook.sync.loop import run_once
+from quorumbook.loop_thread import run_once
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from quorumbook.client.reading import reader as aio
 from quorumbook.client.reading.entries import Entry
+from quorumbook.client.reading.lazy_frames import ValueBounds, lazy_frame
 from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.ids import EntryId
 from quorumbook.sync.declared import blocking, held, iterating
-from quorumbook.sync.frames import Bounds, lazy_frame
-from quorumbook.sync.loop import Closing
+from quorumbook.sync.twin import Closing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,7 @@ class LedgerReader(Closing[aio.LedgerReader]):
         with needs_extra("'quorumbook[arrow]' polars"):
             from quorumbook.client.reading.arrow import SCHEMA  # noqa: PLC0415
 
-        def batches(columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        def batches(columns: Sequence[str], bounds: ValueBounds) -> Iterator[pa.RecordBatch]:
             first, last = max(bounds.low or 0, 0), self.last_add_confirmed
             if bounds.high is not None:
                 last = min(last, bounds.high)

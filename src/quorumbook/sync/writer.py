@@ -1,50 +1,38 @@
-"""The blocking writer: appends are queued by any thread and taken over by batches."""
+"""The blocking writer of a ledger."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, check_fits
 from quorumbook.client.writing import writer as aio
-from quorumbook.client.writing.pending import Group, frozen
+from quorumbook.client.writing.pending import frozen
 from quorumbook.env import forks
 from quorumbook.errors import BackpressureError, LedgerClosedError, QuorumbookError
 from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId
+from quorumbook.sync.appending import Appending
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.futures import AppendBatchFuture, AppendFuture, Batch
-from quorumbook.sync.loop import ClosingQuietly
+from quorumbook.sync.futures import AppendBatchFuture, AppendFuture, Batch, Call
 
 T = TypeVar("T")
 
 
-class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
+class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
     """The blocking twin of ``quorumbook.LedgerWriter``."""
+
+    _what = "entries"
 
     def __init__(self, writer: aio.LedgerWriter) -> None:
         """Wrap a writer that was created on the loop thread."""
-        super().__init__(writer)
-        self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
-        self._max_entries = writer.options.max_pending_entries
-        self._max_bytes = writer.options.max_pending_bytes
-        self._entries = 0
-        self._bytes = 0
-        #: Entries and bytes that were refused last: what ``drain`` waits for.
-        self._refused = (1, 0)
-        self._max_size = writer.options.max_frame_bytes - FRAME_OVERHEAD_BYTES
+        options = writer.options
+        super().__init__(writer, options.max_pending_entries, options.max_pending_bytes)
+        self._max_size = options.max_frame_bytes - FRAME_OVERHEAD_BYTES
         #: Nothing is taken any more: closed, or failed.
         self._is_over = False
         self._is_closing = False
-        #: Gathers what is appended until the loop thread takes it.
-        self._batch = Batch()
-        #: On the loop thread: what the writer's own window has no room for yet.
-        self._queue: deque[Batch] = deque()
-        self._pumping: asyncio.Task[None] | None = None
 
     # What it knows
 
@@ -76,7 +64,7 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
     @property
     def pending_entries(self) -> int:
         """How many entries were appended and are not confirmed."""
-        return self._entries
+        return self._count
 
     @property
     def pending_bytes(self) -> int:
@@ -87,17 +75,9 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
 
     def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe; see ``quorumbook.LedgerWriter``."""
-        payload = frozen(payload)
+        kept = frozen(payload)
         self._check_process()
-        while True:
-            with self._room:
-                while not self._has_room(1, len(payload)) and not self.is_closed:
-                    self._room.wait()
-            try:
-                future = self.append_nowait(payload)
-            except BackpressureError:
-                continue  # another thread was quicker to take the room
-            return future.result()
+        return self._with_room(1, len(kept), lambda: self.append_nowait(kept)).result()
 
     def append_nowait(self, payload: bytes) -> AppendFuture:
         """Append an entry and return a future of its id.
@@ -113,20 +93,19 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
         size = len(payload) + ENTRY_OVERHEAD_BYTES
         with self._lock:
             if (
-                self._entries >= self._max_entries
+                self._count >= self._max_count
                 or self._bytes + size > self._max_bytes
                 or size > self._max_size
                 or self._is_over
             ):
                 self._check(payload)
-            self._entries += 1
+            self._count += 1
             self._bytes += size
-            batch = self._batch
-            index = len(batch.payloads)
+            batch = self._joined or self._begin()
+            index = batch.count
+            batch.count = index + 1
             batch.payloads.append(payload)
             batch.size_bytes += size
-        if not index:
-            self._loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendFuture(batch, index)
 
     def append_batch(self, payloads: Iterable[bytes]) -> range:
@@ -140,13 +119,9 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
         """
         kept = [frozen(payload) for payload in payloads]
         size_bytes = sum(map(len, kept))
-        while True:
-            try:
-                return self.append_batch_nowait(kept).result()
-            except BackpressureError:
-                with self._room:
-                    while not self._has_room(len(kept), size_bytes) and not self.is_closed:
-                        self._room.wait()
+        return self._with_room(
+            len(kept), size_bytes, lambda: self.append_batch_nowait(kept)
+        ).result()
 
     def append_batch_nowait(self, payloads: Iterable[bytes]) -> AppendBatchFuture:
         """Append entries with consecutive ids and return one future of the range of ids.
@@ -159,23 +134,26 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
         copies = [frozen(payload) for payload in payloads]
         if not copies:
             self._check_open()
-            return AppendBatchFuture(Batch.of_nothing(self.last_add_pushed + 1), 0, 0)
+            batch = Batch(self._aio)
+            batch.first_entry_id = self.last_add_pushed + 1
+            batch.settle(None)
+            return AppendBatchFuture(batch, 0, 0)
         size = sum(map(len, copies))
         for payload in copies:
             aio.check_append(self._aio, payload)
+        check_fits(len(copies), size, self._max_count, self._max_bytes)
+        size += len(copies) * ENTRY_OVERHEAD_BYTES
         self._check_process()
         with self._lock:
             self._check_open()
             self._check_room(len(copies), size)
-            size += len(copies) * ENTRY_OVERHEAD_BYTES
-            self._entries += len(copies)
+            self._count += len(copies)
             self._bytes += size
-            batch = self._batch
-            first = len(batch.payloads)
+            batch = self._joined or self._begin()
+            first = batch.count
+            batch.count = first + len(copies)
             batch.payloads += copies
             batch.size_bytes += size
-        if not first:
-            self._loop_thread.loop.call_soon_threadsafe(self._take)
         return AppendBatchFuture(batch, first, len(copies))
 
     append_at = blocking(aio.LedgerWriter.append_at)
@@ -183,12 +161,12 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
 
     def append_at_nowait(self, entry_id: EntryId, payload: bytes) -> AppendFuture:
         """Append an entry under an id and return a future of it."""
-        batch = Batch()
+        batch = Batch(self._aio)
         batch.first_entry_id = entry_id
 
         async def begin() -> None:
             future = self._aio.append_at_nowait(entry_id, payload)
-            future.add_done_callback(lambda outcome: batch.finish(outcome.exception()))
+            future.add_done_callback(batch.finish)
 
         self._run(begin)
         return AppendFuture(batch, 0)
@@ -198,72 +176,62 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
         self._check_process()
         with self._room:
             self._check_open()
-            (count, size_bytes), self._refused = self._refused, (1, 0)
-            while not self._has_room(count, size_bytes):
-                self._room.wait()
-                self._check_open()
+            self._wait_for_room()
+            self._check_open()
 
     def confirmed(self, entry_id: EntryId | None = None) -> None:
         """Wait until an entry, and all before it, are safe; everything if no id is given."""
-        self._behind(lambda: self._aio.confirmed(entry_id))
+        self._after_calls(lambda: self._aio.confirmed(entry_id))
 
     def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it."""
-        self._behind(self._aio.flush)
+        self._after_calls(self._aio.flush)
 
     def force(self) -> EntryId:
         """Have everything appended so far synced; see ``quorumbook.LedgerWriter``."""
-        return self._behind(self._aio.force)
+        return self._after_calls(self._aio.force)
 
     def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger after the last confirmed one."""
-        self._check_process()
-        with self._room:
-            self._is_over = self._is_closing = True
-            self._room.notify_all()
+        self._take_no_more()
         self._run(lambda: self._close(force))
 
     def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        self._take_no_more()
+        self._run(self._aio.abort)
+
+    def _take_no_more(self) -> None:
         self._check_process()
         with self._room:
             self._is_over = self._is_closing = True
             self._room.notify_all()
-        self._run(self._aio.abort)
 
-    def _behind(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run something behind all that was appended before."""
-
-        async def run() -> T:
-            await self._settled()
-            return await work()
-
-        return self._run(run)
+    def _with_room(self, count: int, size_bytes: int, append: Callable[[], T]) -> T:
+        """Append as soon as there is room."""
+        while True:
+            try:
+                return append()
+            except BackpressureError:  # or another thread was quicker to take the room
+                with self._room:
+                    size = size_bytes + count * ENTRY_OVERHEAD_BYTES
+                    while not self._has_room(count, size) and not self.is_closed:
+                        self._room.wait()
 
     # On the calling thread, with the lock
+
+    def _begin(self) -> Batch:
+        """Begin a batch that entries join until the loop thread takes it."""
+        batch = Batch(self._aio)
+        self._enqueue(batch)
+        self._joined = batch
+        return batch
 
     def _check(self, payload: bytes) -> None:
         """Raise what stands against an append."""
         self._check_open()
         aio.check_append(self._aio, payload)
-        self._check_room(1, len(payload))
-
-    def _has_room(self, count: int, size_bytes: int) -> bool:
-        if not self._entries and count == 1:
-            return True
-        size_bytes += count * ENTRY_OVERHEAD_BYTES
-        is_in = self._bytes + size_bytes <= self._max_bytes
-        return is_in and self._entries + count <= self._max_entries
-
-    def _check_room(self, count: int, size_bytes: int) -> None:
-        if not self._has_room(count, size_bytes):
-            check_fits(count, size_bytes, self._max_entries, self._max_bytes)
-            self._refused = count, size_bytes
-            raise BackpressureError(
-                f"{self._entries} entries and {self._bytes} bytes are pending: no room for "
-                f"{count} more with {size_bytes} bytes",
-                ledger_id=self.id,
-            )
+        self._check_room(1, len(payload) + ENTRY_OVERHEAD_BYTES)
 
     def _check_open(self) -> None:
         aio.check_append(self._aio)
@@ -272,62 +240,15 @@ class LedgerWriter(ClosingQuietly[aio.LedgerWriter]):
 
     # On the loop thread
 
-    def _take(self) -> None:
-        """Take what was gathered; runs once for a batch."""
-        with self._lock:
-            batch, self._batch = self._batch, Batch()
-        if batch.payloads:
-            self._queue.append(batch)
-            self._pump()
-
-    def _pump(self) -> None:
-        while self._queue and self._pumping is None:
-            try:
-                self._send(self._queue[0])
-            except BackpressureError:
-                self._pumping = asyncio.ensure_future(self._wait_and_pump())
-                return
-            except QuorumbookError as error:
-                self._finish(self._queue[0], error)
-            self._queue.popleft()
-
-    async def _wait_and_pump(self) -> None:
-        await aio.wait_for_room(self._aio)
-        self._pumping = None
-        self._pump()
-
-    def _send(self, batch: Batch) -> None:
-        future: asyncio.Future[range] = asyncio.get_running_loop().create_future()
-        batch.group = Group(batch.payloads, None, future)
-        aio.append_group(self._aio, batch.group)
-        batch.payloads = []
-
-        def done(outcome: asyncio.Future[range]) -> None:
-            self._finish(batch, outcome.exception())
-
-        future.add_done_callback(done)
-
-    def _finish(self, batch: Batch, error: BaseException | None) -> None:
-        count = batch.group.count if batch.group is not None else len(batch.payloads)
-        with self._room:
-            self._entries -= count
-            self._bytes -= batch.size_bytes
-            self._is_over = self._is_over or error is not None
-            self._room.notify_all()
-        batch.finish(error)
+    def _finish(self, call: Call, outcome: asyncio.Future[Any]) -> None:
+        self._is_over = self._is_over or outcome.exception() is not None
+        super()._finish(call, outcome)
 
     async def _close(self, force: bool) -> None:
         with contextlib.suppress(QuorumbookError):
-            await self._settled()
+            await self._handed_over()
         await self._aio.close(force=force)
-
-    async def _settled(self) -> None:
-        """Hand everything over to the writer."""
-        self._take()
-        while self._queue:
-            await aio.wait_for_room(self._aio)
-            self._pump()
 
     async def _last_add_pushed(self) -> EntryId:
         self._take()
-        return self._aio.last_add_pushed + sum(len(batch.payloads) for batch in self._queue)
+        return self._aio.last_add_pushed + sum(call.count for call in self._waiting)

@@ -106,6 +106,7 @@ def add(ledger_id: int, entry_id: int, payload: bytes = b"x") -> bytes:
 async def prepare(target: Target) -> None:
     """Write what the attacks ask for, and wait for the answers."""
     one = await target.connect(reads=False)
+    # An attacker has the bare socket.
     one._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     frames = [add(HOLES, 2 * index) for index in range(RUNS)]
     frames += [add(LARGE, index, bytes(LARGE_BYTES)) for index in range(LARGE_ENTRIES)]
@@ -114,6 +115,7 @@ async def prepare(target: Target) -> None:
     sending = loop.create_task(one.send(b"".join(frames)))
     missing = len(frames) * 28
     while missing > 0:
+        # An attacker has the bare socket.
         missing -= len(await loop.sock_recv(one._socket, 1 << 18))
     await sending
     one.close()
@@ -216,7 +218,7 @@ async def dripping_readers(target: Target) -> None:
         await asyncio.sleep(0.5)
         for one in many:
             with contextlib.suppress(OSError):
-                one._socket.recv(100)
+                one._socket.recv(100)  # an attacker has the bare socket
 
 
 async def partial_frames(target: Target) -> None:
@@ -233,6 +235,7 @@ async def drops(target: Target) -> None:
     head = add(9, 0, bytes(4_900_000))[:100]
     many = [await target.connect() for _ in range(target.count(40))]
     for one in many:
+        # An attacker has the bare socket.
         one._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await one.send(head)
     while True:

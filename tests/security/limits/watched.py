@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 
-from quorumbook.cli import common, main
+from quorumbook.cli import call, main
 
 _LONGEST = struct.Struct("dd")
 _LOOK_EVERY_S = 0.004
@@ -22,7 +22,7 @@ def watch(path: str) -> None:
     """Have every loop that the command makes look at the clock."""
     with open(path, "r+b") as file:
         longest = mmap.mmap(file.fileno(), _LONGEST.size)
-    inner = common._loop_factory()
+    inner = call._loop_factory()  # its loop is watched from within
 
     def factory():
         loop = inner()
@@ -41,7 +41,7 @@ def watch(path: str) -> None:
         loop.call_soon(look)
         return loop
 
-    common._loop_factory = lambda: factory
+    call._loop_factory = lambda: factory  # its loop is watched from within
 
 
 if __name__ == "__main__":

@@ -64,8 +64,9 @@ def test_a_bookie_that_gives_no_list_has_no_copies_but_lacks_nothing():
 
 
 def test_a_ledger_of_any_length_is_counted_in_pieces():
-    last = 10 * copies._BLOCK_ENTRIES + 7
+    last = 10 * copies._BLOCK_ENTRIES + 7  # the borders of its blocks
     whole = [(0, last)]
+    # The borders of its blocks.
     for hole in (0, copies._BLOCK_ENTRIES - 1, copies._BLOCK_ENTRIES, last):
         pieces = [piece for piece in ((0, hole - 1), (hole + 1, last)) if piece[0] <= piece[1]]
         assert count_copies(0, last, [whole, pieces, whole], 3) == Copies(2, (1,))

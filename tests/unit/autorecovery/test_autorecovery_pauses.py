@@ -36,6 +36,7 @@ def test_a_writer_that_replaced_its_bookie_during_a_pause_had_its_time() -> None
             loop.add_reader(ours, lambda: (ours.recv(1), rings[0]()))
             work: Any = SimpleNamespace(ledger_id=7)
             waiting = asyncio.ensure_future(
+                # One wait, without a worker around it.
                 ReplicationWorker._wait_for_writer(worker, work, ["lost"])
             )
             await asyncio.sleep(1)

@@ -140,7 +140,7 @@ async def test_each_fault_of_one_copy_is_found_on_the_very_bookie(
                     request.max_count = min(request.max_count, count)
                 batch(connection, request)
 
-            bookie._batch_read = cut
+            bookie._batch_read = cut  # another answer than a bookie gives
     expected = {(kind, entry_id, entry_id, bookie.bookie_id)}
     assert await world.found(ledger) == expected
     # However the ledger is cut into ranges, it is found once.

@@ -275,7 +275,7 @@ async def test_s72_a_writer_that_replaces_the_lost_bookie_is_left_alone(cluster,
         lost = cluster.members(ledger)[0]
         await gone(cluster, client, lost.bookie_id)
         await worker.queue.mark(ledger.id, [lost.bookie_id])
-        await until(lambda: worker._jobs)
+        await until(lambda: worker._jobs)  # what it has under way shows in no other way
         while len(ledger.metadata.fragments) == 1:
             await ledger.append(b"the writer notices")
         await healed(worker, ledger.id)
@@ -314,7 +314,7 @@ async def test_s72_other_ledgers_are_healed_while_one_waits_for_its_writer(clust
         lost = next(b for b in (await client.ledger_metadata(closed)).ensemble if b in members)
         await gone(cluster, client, lost)
         await worker.queue.mark(waiting.id, [lost])
-        await until(lambda: worker._jobs)
+        await until(lambda: worker._jobs)  # what it has under way shows in no other way
         await worker.queue.mark(closed, [lost])
         await healed(worker, closed)
         assert await worker.queue.read(waiting.id) is not None
@@ -409,7 +409,7 @@ async def test_nothing_is_begun_while_replication_is_disabled(cluster, client, m
         monkeypatch.setattr(kind, name, noted)
     async with working(client) as worker:
         await until(lambda: asked)
-        worker._bell.set()
+        worker._bell.set()  # what it has under way shows in no other way
         await until(lambda: len(asked) > 1)
         assert set(asked) == {"is_enabled"}
         await switches.enable()

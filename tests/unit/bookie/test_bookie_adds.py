@@ -94,12 +94,13 @@ async def test_answers_of_a_group_leave_as_one_write_per_connection() -> None:
                 )
         writes: list[int] = []
         for connection in connections_of(server):
-            write = connection._transport.write
+            write = connection._transport.write  # what goes out is counted at the transport
 
             def counted(data: bytes, write: object = write, number: int = id(connection)) -> None:
                 writes.append(number)
                 write(data)
 
+            # What goes out is counted at the transport.
             connection._transport = _Counting(connection._transport, counted)
         storage.commit()
         for client in clients:
@@ -134,6 +135,7 @@ async def test_a_connection_that_breaks_in_a_group_delays_nobody() -> None:
             if connection.add_bytes and connection.peer.endswith(
                 f":{broken.writer.get_extra_info('sockname')[1]}"
             ):
+                # What goes out is counted at the transport.
                 connection._transport = _Counting(connection._transport, _raise)
         storage.commit()
         assert await client.add_codes(3) == [(0, OK), (1, OK), (2, OK)]

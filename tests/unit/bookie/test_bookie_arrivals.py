@@ -190,7 +190,7 @@ async def test_r09_reads_behind_a_group_that_never_ends_are_denied_after_their_t
         assert listed.status is Status.OK
         handle = held.bookie.storage.handle(LEDGER)
         assert handle is not None
-        assert not handle._arrivals
+        assert not handle._arrivals  # what is on its way shows in no other way
 
 
 async def test_r09_entries_of_a_group_that_failed_are_unknown_and_not_denied(
@@ -218,7 +218,7 @@ async def test_r09_an_entry_that_comes_while_the_index_is_looked_through_is_not_
         reader.send(v2_adds(LEDGER, [0, 9]))
         await reader.add_codes(2)
         writer = await held.held_adds()
-        loader = reads_of(held.bookie.storage)._loader
+        loader = reads_of(held.bookie.storage)._loader  # what is on its way shows in no other way
         looked, may_end = threading.Event(), threading.Event()
         load = loader.load_entries
 
@@ -268,7 +268,7 @@ def test_r09_no_more_wait_than_is_bounded_and_none_longer_than_its_time() -> Non
         options = options_in("/nowhere", max_read_delay_s=2.0)
         waiting = Arrivals(options, storage)  # type: ignore[arg-type]
         called: list[int] = []
-        limit = arrivals._WAITING_MAX
+        limit = arrivals._WAITING_MAX  # what is on its way shows in no other way
         assert waiting.wait(LEDGER, lambda: called.append(1), limit - 1)
         assert waiting.wait(LEDGER, lambda: called.append(2))
         assert not waiting.wait(LEDGER, lambda: called.append(3))

@@ -82,6 +82,7 @@ def test_a_few_bytes_of_a_frame_do_not_keep_the_chunk_they_came_in() -> None:
     chunk = frame * 200 + frame[:5]
     assert buffer.take(chunk) is chunk
     buffer.keep(chunk, len(chunk) - 5)
+    # How bytes lie in memory, and when it looks, is its own affair.
     assert [len(memoryview(part).obj) for part in buffer._parts] == [5]
 
 
@@ -106,7 +107,7 @@ def test_a_large_frame_is_gathered_in_one_place_and_comes_whole(first: int, piec
             assert not buffer._parts
             assert (buffer.pending_bytes, buffer.missing_bytes) == (stop, len(frame) - stop)
     assert whole == data[:start]
-    assert buffer._gathered is None
+    assert buffer._gathered is None  # how bytes lie in memory, and when it looks, is its own affair
     assert not buffer.pending_bytes
 
 
@@ -201,7 +202,7 @@ async def test_who_has_stood_still_longest_makes_room_for_who_has_nothing() -> N
     def watch(ms: int) -> None:
         for _ in range(ms // 50):
             clock.ns += 50_000_000
-            budget._look_again()
+            budget._look_again()  # how bytes lie in memory, and when it looks, is its own affair
 
     watch(900)
     second = _Peer(budget, 90)
@@ -218,7 +219,7 @@ async def test_a_pause_of_the_bookie_is_not_held_against_readers() -> None:
     budget = AnswerBudget(clock, Turn(_Clock()), 100, lambda _: None)  # type: ignore[arg-type]
     reader, other, fresh = _Peer(budget, 90), _Peer(budget, 90), _Peer(budget)
     clock.ns += 60_000_000_000
-    budget._look_again()
+    budget._look_again()  # how bytes lie in memory, and when it looks, is its own affair
     assert not budget.admits(fresh, 50)  # type: ignore[arg-type]
     assert not reader.is_cut
     assert not other.is_cut

@@ -106,6 +106,7 @@ async def test_the_budget_of_background_work_is_shown_and_changed_while_it_runs(
     tmp_path: Path,
 ) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        # The machine's budget, and what the store says when a session ends.
         budget = bookie._env.background
         budget.rate_bytes = 1000
         assert bookie.http_port is not None
@@ -225,6 +226,7 @@ async def test_a_body_that_is_not_an_object_is_refused_and_starts_nothing(
         assert bookie.http_port is not None
         assert (await ask_http(bookie.http_port, request))[0] == 400
         assert bookie.collector is not None
+        # The machine's budget, and what the store says when a session ends.
         assert not bookie.collector._wake.is_set()
         assert bookie.collector.statistics.passes == 0
 
@@ -299,6 +301,7 @@ async def test_scrub_is_asked_for_over_http_and_says_how_far_it_is(tmp_path: Pat
             # It waits for its share of the budget.
             bookie._env.background.rate_bytes = 1
             assert (await command(bookie, "scrub", "--now"))["is_running"]
+            # The machine's budget, and what the store says when a session ends.
             bookie._env.background.rate_bytes = 0
             async with asyncio.timeout(60):
                 while (shown := await command(bookie, "scrub"))["is_running"]:
@@ -353,6 +356,7 @@ async def test_r27_the_end_of_a_session_shows(tmp_path: Path) -> None:
         ledgers = ClusterLedgers(store, await read_instance_id(store), "b:1")
         before = ledgers.session()
         assert ledgers.session() == before
+        # The machine's budget, and what the store says when a session ends.
         ledgers._session_ended()
         assert ledgers.session() != before
         ledgers.close()

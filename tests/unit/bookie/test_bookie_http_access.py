@@ -297,11 +297,11 @@ async def test_a_bad_number_is_a_bad_request(
 ) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         assert bookie.http_port is not None
-        before = bookie._env.background.rate_bytes
+        before = bookie._env.background.rate_bytes  # the machine's budget
         request = _put(f"/api/v1/background_io?rate_bytes={number}")
         status, text = await ask_http(bookie.http_port, request)
         assert (status, "Internal" in text) == (400, False)
-        assert bookie._env.background.rate_bytes == before
+        assert bookie._env.background.rate_bytes == before  # the machine's budget
         length = f"GET /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {number}\r\n\r\n"
         assert (await ask_http(bookie.http_port, length))[0] in (200, 400)
     assert "Traceback" not in caplog.text

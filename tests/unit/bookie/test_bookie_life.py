@@ -103,6 +103,7 @@ async def test_a_stop_goes_through_to_the_storage_although_the_metadata_store_is
         await own.close()
         await bookie.stop()
         assert bookie.fatal_error is None
+        # A failure that cannot be had otherwise, and what is left of it.
         assert not bookie.storage.directories._releases, "the locks are given back"
 
 
@@ -133,6 +134,7 @@ async def test_a_bookie_that_fails_while_it_starts_says_so_and_leaves_nothing_op
 
         class Failing(BookieRegistration):
             async def register(self, *args: Any, **more: Any) -> None:
+                # A failure that cannot be had otherwise, and what is left of it.
                 bookie._fatal(failure)
                 await bookie.stop()
                 await super().register(*args, **more)

@@ -63,7 +63,7 @@ async def served(*, wants_login: bool) -> AsyncIterator[tuple[Server, Peer]]:
     server = Server(ScriptedStorage(), options_in("/nowhere"))
     clock = virtual_clock()
     server.connections.env = Env(clock=clock)
-    server.operations._clock = server.operations.adds._clock = clock
+    server.operations._clock = server.operations.adds._clock = clock  # a clock that was paused
     admission = server.connections.admission
     admission.clock = clock
     admission.plugin = Believing() if wants_login else None

@@ -55,7 +55,7 @@ async def test_s81_an_operators_read_only_outlives_restarts_until_it_is_taken_ba
 async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path: Path) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         await ask(bookie, "PUT", "?read_only=true")
-        bookie.disks._is_above = True
+        bookie.disks._is_above = True  # as if a disk had been full
         bookie.disks.storage_full(StorageError("no space left"))
         state = (await ask(bookie, "PUT", "?read_only=false"))[1]
         assert state["read_only"] is True

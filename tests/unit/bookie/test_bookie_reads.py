@@ -27,7 +27,7 @@ async def test_cached_reads_of_a_chunk_are_answered_in_one_write() -> None:
         await client.add_codes(100)
         (connection,) = connections_of(server)
         writes: list[int] = []
-        transport = connection._transport
+        transport = connection._transport  # what goes out is counted at the transport
 
         class Counting:
             def write(self, data: bytes) -> None:
@@ -37,7 +37,7 @@ async def test_cached_reads_of_a_chunk_are_answered_in_one_write() -> None:
             def __getattr__(self, name: str) -> object:
                 return getattr(transport, name)
 
-        connection._transport = Counting()
+        connection._transport = Counting()  # what goes out is counted at the transport
         client.send(b"".join(v2.encode_read(1, entry_id) for entry_id in range(100)))
         for entry_id in range(100):
             assert (await client.frame()).endswith(entry(1, entry_id))

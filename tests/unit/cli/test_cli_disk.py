@@ -189,6 +189,7 @@ async def test_what_a_start_refuses_starts_after_fsck_and_nothing_is_silently_wr
                     except CookieError:
                         # Whose directory it is nobody but the operator can tell.
                         continue
+                    # One case, without a command around it.
                     unread = await catalogue._check(case, bookie)
                     await catalogue._repair(case, bookie, unread)
                     await bookie.stop()

@@ -57,7 +57,7 @@ def test_every_warning_of_a_command_has_a_code_and_every_code_a_warning():
             where = f"{path.name}:{node.lineno}"
             if name in ("note", "print", "echo"):
                 # What should be done about it is not said by a result.
-                assert "warning:" not in said or path.name == "common.py", where
+                assert "warning:" not in said or path.name == "call.py", where
             if name == "warn":
                 assert isinstance(node.args[0], ast.Constant), where
                 given.add(node.args[0].value)
@@ -210,6 +210,6 @@ def test_the_last_word_of_a_child_keeps_its_code(capsys, monkeypatch):
         main.close()
         raise ChildFailedError("bookie-1 did not start: in use (quorumbook help address-in-use)")
 
-    monkeypatch.setattr("quorumbook.cli.common.Call.run", fail)
+    monkeypatch.setattr("quorumbook.cli.call.Call.run", fail)
     assert main(["ledger", "ls", "--metadata", "sqlite:///none.db"]) == 1
     assert capsys.readouterr().err.count("(quorumbook help ") == 1

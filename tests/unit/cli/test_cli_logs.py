@@ -13,7 +13,7 @@ import click
 import pytest
 
 import quorumbook
-from quorumbook.cli.common import ClusterCommand
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.main import main, root
 from quorumbook.cli.serving.logs import LEVELS, ROOMS, JsonLines, Levels
 from quorumbook.errors import ConfigError

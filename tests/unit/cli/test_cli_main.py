@@ -29,7 +29,7 @@ def test_showing_the_configuration_needs_neither_client_nor_protobuf():
 
 def test_a_thread_that_computes_does_not_keep_the_interpreter_from_the_loop():
     code = (
-        "import sys; from quorumbook.cli.common import Call\n"
+        "import sys; from quorumbook.cli.call import Call\n"
         "async def main(): print(sys.getswitchinterval() <= 0.0005)\n"
         "Call.run(object.__new__(Call), main())"
     )

@@ -66,10 +66,12 @@ async def test_a_change_that_could_not_be_read_is_seen_by_who_only_waits(monkeyp
             failures += 1
             raise MetadataUnavailableError("away")
 
+        # What it knows of bookies, and when it asks, shows in no other way.
         monkeypatch.setattr(bk._registration, "bookies", away)
         (fresh,) = await cluster.add()
         await until(lambda: failures > 1)
         assert not seen.is_set()
+        # What it knows of bookies, and when it asks, shows in no other way.
         monkeypatch.setattr(bk._registration, "bookies", read)
         await until(seen.is_set)
         assert fresh.bookie_id in known.registered
@@ -145,8 +147,10 @@ async def test_s91_clients_do_not_all_come_back_at_the_same_time() -> None:
         for _ in range(5):
             async with cluster.connect(quarantine_s=1000.0) as bk:
                 bookies = client_context(bk).bookies
+                # What it knows of bookies, and when it asks, shows in no other way.
                 now_ns = bookies._env.clock.now_ns()
                 bookies.report_failure(bad)
+                # What it knows of bookies, and when it asks, shows in no other way.
                 ends.add((bookies._quarantine[bad].until_ns - now_ns) // 1_000_000_000)
         assert len(ends) > 1
         assert all(749 <= seconds <= 1251 for seconds in ends)
@@ -171,6 +175,7 @@ async def test_s91_a_quarantine_ends_early_when_the_bookie_is_provably_back(proo
         assert bookies.is_suspect(victim.bookie_id)
         if proof == "registers":
             await cluster.unregister(victim.bookie_id)
+            # What it knows of bookies, and when it asks, shows in no other way.
             await until(lambda: victim.bookie_id not in bookies._writable)
             assert bookies.is_suspect(victim.bookie_id)
             await cluster.register(victim)

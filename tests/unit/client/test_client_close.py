@@ -136,6 +136,7 @@ async def test_r05_a_writer_and_a_reader_leave_the_next_ledger_of_their_id_alone
         assert metadata.state is LedgerState.OPEN
         assert metadata.custom_metadata == {"whose": b"new"}
         with pytest.raises(NoSuchLedgerInMetadataError):
+            # A read that nobody asked for.
             await reader._context.ledgers.read_again(reader._metadata)
         await reader.close()
         await new.append(b"new")

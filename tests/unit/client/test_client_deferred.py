@@ -40,6 +40,7 @@ async def append_one_by_one(ledger: LedgerWriter, *watched: MockBookie) -> list[
 
 def answer_in_one_packet(bookie: MockBookie, *answered: tuple[LedgerWriter, EntryId, Status]):
     """Answer some of the adds that a bookie has kept."""
+    # What the double holds back.
     kept = {(r.echo_ledger_id, r.echo_entry_ids[0]): (c, r) for c, r in bookie._waiting}
     packet = b""
     for ledger, entry_id, status in answered:

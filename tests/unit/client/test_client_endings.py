@@ -138,6 +138,7 @@ async def test_a_client_that_closes_tells_those_who_wait_and_cancels_nobody(monk
         for channel in channels_of(bk):
             channel.drop(ClientClosedError("as if never connected"))
         create = asyncio.ensure_future(bk.create_ledger())
+        # It ends in the midst of connecting.
         await until(lambda: any(c._connecting is not None for c in channels_of(bk)))
         async with asyncio.timeout(PATIENCE_S):
             await bk.close()

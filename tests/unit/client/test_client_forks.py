@@ -125,6 +125,7 @@ async def test_closing_in_a_child_lets_go_without_a_word_to_anybody() -> None:
 
 async def test_what_was_pending_when_a_process_was_forked_fails_in_the_child() -> None:
     async with opened() as handles:
+        # The fork comes while another thread has the lock, or a request is under way.
         future = handles.full._adds._pending.oldest.future
         assert in_child(future.exception) == repr(forks.forked_error())
         assert not future.done()
@@ -133,6 +134,7 @@ async def test_what_was_pending_when_a_process_was_forked_fails_in_the_child() -
 async def test_a_child_cannot_write_into_its_parents_connections() -> None:
     async with opened() as handles:
         channels = channels_of(handles.bk)
+        # The fork comes while another thread has the lock, or a request is under way.
         sockets = [c._stream.transport.get_extra_info("socket") for c in channels]
         before = handles.requests()
 
@@ -266,6 +268,7 @@ def test_a_child_is_told_to_connect_again_whatever_it_does_with_the_blocking_twi
 
 def test_a_lock_that_another_thread_held_during_the_fork_hangs_nobody() -> None:
     with blocking() as handles:
+        # The fork comes while another thread has the lock, or a request is under way.
         with handles.writer._lock, handles.full._lock:
             told = {
                 name: in_child(partial(work, handles))

@@ -13,9 +13,9 @@ pa = pytest.importorskip("pyarrow", reason="pip install 'quorumbook[arrow]'")
 
 import quorumbook  # noqa: E402
 from quorumbook.client.reading import arrow  # noqa: E402
+from quorumbook.client.reading.lazy_frames import ValueBounds, bounds_of  # noqa: E402
 from quorumbook.errors import ConfigError, LocalProtocolError  # noqa: E402
 from quorumbook.sync import LedgerReader  # noqa: E402
-from quorumbook.sync.frames import Bounds, bounds_of  # noqa: E402
 from quorumbook.testing import LocalCluster  # noqa: E402
 
 PAYLOADS = [b"%d" % n * (n % 5) for n in range(1000)]
@@ -132,22 +132,22 @@ def test_bounds_are_what_every_wanted_row_has() -> None:
     pl = pytest.importorskip("polars")
     n, other = pl.col("n"), pl.col("other")
     for predicate, expected in [
-        (n >= 5, Bounds(5)),
-        (n > 5, Bounds(6)),
-        (n < 5, Bounds(high=4)),
-        (n <= 5, Bounds(high=5)),
-        (n == 5, Bounds(5, 5)),
-        (pl.lit(5) < n, Bounds(6)),
-        (pl.lit(5) >= n, Bounds(high=5)),
-        ((n > 1) & (n > 3) & (other > 9) & (n < 8), Bounds(4, 7)),
-        ((n > 1) | (n > 3), Bounds()),
-        (~(n > 1), Bounds()),
-        (n != 5, Bounds()),
-        (n > 1.5, Bounds()),
-        (n + 1 > 5, Bounds()),
-        (n > other, Bounds()),
-        (other > 5, Bounds()),
-        (n.is_in([1, 2]), Bounds()),
+        (n >= 5, ValueBounds(5)),
+        (n > 5, ValueBounds(6)),
+        (n < 5, ValueBounds(high=4)),
+        (n <= 5, ValueBounds(high=5)),
+        (n == 5, ValueBounds(5, 5)),
+        (pl.lit(5) < n, ValueBounds(6)),
+        (pl.lit(5) >= n, ValueBounds(high=5)),
+        ((n > 1) & (n > 3) & (other > 9) & (n < 8), ValueBounds(4, 7)),
+        ((n > 1) | (n > 3), ValueBounds()),
+        (~(n > 1), ValueBounds()),
+        (n != 5, ValueBounds()),
+        (n > 1.5, ValueBounds()),
+        (n + 1 > 5, ValueBounds()),
+        (n > other, ValueBounds()),
+        (other > 5, ValueBounds()),
+        (n.is_in([1, 2]), ValueBounds()),
     ]:
         assert bounds_of(predicate, "n") == expected, str(predicate)
-    assert bounds_of(object(), "n") == Bounds()
+    assert bounds_of(object(), "n") == ValueBounds()

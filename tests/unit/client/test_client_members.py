@@ -45,18 +45,20 @@ async def test_a_degraded_writer_finds_a_new_bookie_although_the_store_was_away(
             await ledger.append(b"one")
             await until(lambda: ledger.is_degraded)
             attempts = 0
-            read = bk._registration.bookies
+            read = bk._registration.bookies  # the store answers once, and no more
 
             async def away(*_: object) -> None:
                 nonlocal attempts
                 attempts += 1
                 raise MetadataUnavailableError("away")
 
+            # The store answers once, and no more.
             monkeypatch.setattr(bk._registration, "bookies", away)
             (fresh,) = await cluster.add()
             await until(lambda: attempts)
             await asyncio.sleep(0.05)
             assert attempts < 10, "asks without pause"
+            # The store answers once, and no more.
             monkeypatch.setattr(bk._registration, "bookies", read)
             await until(lambda: fresh.bookie_id in ledger.metadata.ensemble)
 

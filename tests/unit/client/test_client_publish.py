@@ -140,7 +140,7 @@ async def test_s38_what_is_being_published_is_not_published_a_second_time() -> N
             bookie.on_request = on_lacs(SILENCE)
         publishing = asyncio.create_task(ledger.flush())
         await until(lambda: all(bookie.count(WriteLAC) for bookie in cluster.bookies))
-        client_context(bk).lac_limit.enter(adds_of(ledger)._lac)
+        client_context(bk).lac_limit.enter(adds_of(ledger)._lac)  # the limit is full
         await ledger.abort()
         with pytest.raises(LedgerClosedError):
             await publishing

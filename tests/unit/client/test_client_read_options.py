@@ -319,7 +319,7 @@ async def test_a_tail_learns_of_fragments_and_of_the_close_by_the_watch_alone() 
             await until(lambda: sum(b.count(Read) for b in cluster.bookies) >= 2)
             for bookie in cluster.bookies:
                 bookie.on_request = lambda request: SILENCE if isinstance(request, Read) else None
-                bookie._polls.clear()
+                bookie._polls.clear()  # what the double holds back
             await cluster.members(ledger)[0].stop()
             await ledger.append(b"1")
             await until(lambda: len(reader.metadata.fragments) == 2)

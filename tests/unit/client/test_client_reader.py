@@ -291,6 +291,7 @@ async def test_s88_a_reader_that_stops_half_way_leaves_nothing_behind() -> None:
                 async for entry in entries:
                     if entry.entry_id == 5:
                         break
+            # That nothing is left shows in no other way.
             assert not reader._reads
         assert not bk._handles
         await until(lambda: not client_context(bk).ticker.is_running)

@@ -366,7 +366,7 @@ async def test_s09_a_fence_fails_the_pending_adds_of_the_old_writer_at_once() ->
             bookie.hold_adds()
         await held
         for bookie in cluster.bookies:
-            bookie._held = None
+            bookie._held = None  # that nothing is left shows in no other way
         reader = await bk.open_ledger(ledger.id)
         futures = [ledger.append_nowait(b"x") for _ in range(10)]
         async with asyncio.timeout(PATIENCE_S):
@@ -426,7 +426,7 @@ async def test_s88_a_failed_recovery_leaves_nothing_behind() -> None:
             await bk.open_ledger(ledger.id)
         await until(lambda: len(asyncio.all_tasks()) <= before)
         await until(lambda: not client_context(bk).ticker.is_running)
-        assert not bk._handles
+        assert not bk._handles  # that nothing is left shows in no other way
 
 
 async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_choice(
@@ -458,6 +458,7 @@ async def test_s88_a_recovery_that_ends_leaves_no_request_no_second_try_and_no_c
         opening = asyncio.ensure_future(bk.open_ledger(ledger.id))
         await until(lambda: drivers)
         (driver,) = drivers
+        # That nothing is left shows in no other way.
         await until(lambda: driver._requests and driver._timers and driver._tasks)
         requests, timers, tasks = (*driver._requests,), (*driver._timers,), (*driver._tasks,)
         opening.cancel()

@@ -39,6 +39,7 @@ async def changing(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any
     """A change that nothing waits for, and that chooses a bookie for ever."""
     patch.setattr(client_context(bk).bookies, "replace", never)
     adds = adds_of(ledger)
+    # That nothing is left shows in no other way.
     adds._fail_position(adds._positions[0], ConnectionLostError("gone"))
     append_state_of(ledger).retry_replacement()
     adds.act()
@@ -54,19 +55,21 @@ async def looking(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any)
 
 async def publishing_later(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """An idle writer, which tells the bookies in a while."""
+    # That nothing is left shows in no other way.
     await until(lambda: adds_of(ledger)._lac._timer is not None)
 
 
 async def publishing(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A publication that no bookie answers."""
     script(cluster, on(WriteLAC, SILENCE))
-    adds_of(ledger)._lac.begin()
+    adds_of(ledger)._lac.begin()  # that nothing is left shows in no other way
     await until(lambda: asked(cluster, WriteLAC) == 3)
 
 
 async def refused(bk: BookKeeper, ledger: Any, cluster: MockCluster, patch: Any) -> None:
     """A publication that every bookie refused, to be tried again."""
     script(cluster, on(WriteLAC, Status.IO_ERROR))
+    # That nothing is left shows in no other way.
     adds_of(ledger)._lac.begin()
     await until(lambda: asked(cluster, WriteLAC) == 3 and adds_of(ledger)._lac._timer is not None)
 
@@ -75,9 +78,9 @@ STATES = [changing, looking, publishing_later, publishing, refused]
 
 
 async def nothing_goes_on(bk: BookKeeper, ledger: Any, cluster: MockCluster) -> None:
-    assert not adds_of(ledger).keeper._tasks
+    assert not adds_of(ledger).keeper._tasks  # that nothing is left shows in no other way
     await until(lambda: not client_context(bk).tasks)
-    timer = adds_of(ledger)._lac._timer
+    timer = adds_of(ledger)._lac._timer  # that nothing is left shows in no other way
     assert timer is None or timer.cancelled()
     await until(lambda: not client_context(bk).ticker.is_running)
 
@@ -153,7 +156,7 @@ async def test_s88_a_reader_that_is_closed_ends_reads_that_no_bookie_answers(
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(expected):
                     await reading
-            assert not reader._reads
+            assert not reader._reads  # that nothing is left shows in no other way
             if way == "reader":
                 await asyncio.sleep(0.1)  # what left before has arrived
                 count = sum(len(bookie.requests) for bookie in cluster.bookies)

@@ -30,6 +30,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ledger.metadata import LedgerState
 from quorumbook.protocol.requests import AddRun
+from quorumbook.sync.twin import unwrapped
 
 #: Polars and DuckDB ask in threads of their own, so only the blocking side can answer them.
 _ONLY_BLOCKING = {"scan", "arrow_reader"}
@@ -170,7 +171,7 @@ def test_what_is_queued_while_the_loop_is_busy_goes_as_one_batch(world: World) -
         ledger = bk.create_ledger()
         ledger.append(b"first")
         gate = threading.Event()
-        loop = ledger._loop_thread.loop
+        loop = ledger._loop_thread.loop  # the loop is held up
         loop.call_soon_threadsafe(gate.wait, PATIENCE_S)
         futures = [ledger.append_nowait(b"x") for _ in range(500)]
         gate.set()
@@ -251,11 +252,11 @@ def test_entries_confirmed_before_the_failure_of_their_batch_are_told_as_such(
 ) -> None:
     with world.connect(lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
-        batch = quorumbook.sync.futures.Batch()
+        batch = quorumbook.sync.futures.Batch(unwrapped(ledger))
         batch.payloads = [b"a", b"b", b"c"]
         batch.group = quorumbook.client.writing.pending.Group(batch.payloads, None, None)
         batch.group.first_entry_id, batch.group.resolved = 7, 2
-        batch.finish(LedgerFencedError("fenced"))
+        batch.settle(LedgerFencedError("fenced"))
         futures = [quorumbook.sync.AppendFuture(batch, i) for i in range(3)]
         assert [futures[0].result(), futures[1].result()] == [7, 8]
         with pytest.raises(LedgerFencedError):

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.env import allocator
 
 glibc = pytest.mark.skipif(
-    allocator._function("mallinfo2") is None, reason="there is no glibc here, and nothing to tell"
+    # Whether there is such a library.
+    allocator._function("mallinfo2") is None,
+    reason="there is no glibc here, and nothing to tell",
 )
 MB = 1024 * 1024
 _HEAD = f"""

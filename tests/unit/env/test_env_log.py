@@ -62,7 +62,7 @@ def test_texts_that_nobody_repeats_are_forgotten(log: Log) -> None:
     for number in range(3000):
         log.say(f"text {number}", at_s=number)
     assert len(log.written) == 3000
-    assert len(log._filter._flows) <= 11
+    assert len(log._filter._flows) <= 11  # how much it remembers
 
 
 def test_what_was_held_back_is_said_however_late_the_next_line_comes(log: Log) -> None:

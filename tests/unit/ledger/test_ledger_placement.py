@@ -93,6 +93,7 @@ def test_where_all_stand_alike_the_choice_is_what_the_search_would_make(
 def monkeypatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Go on once as it is, and once where every choice is searched for."""
     yield
+    # Without the search that takes a turn for those that stand alike.
     monkeypatch.setattr(choice._Search, "_take_in_turn", lambda search: None)
     yield
 

@@ -44,12 +44,13 @@ async def test_s77_nobody_leads_whose_session_ended_while_it_began_to(store, ele
     async def set_and_lose_the_session(*arguments):
         monkeypatch.undo()
         await put(*arguments)
-        store._shared.extend(store.session_id, 0)
+        store._shared.extend(store.session_id, 0)  # a session that ends, and the name of a vote
         with contextlib.suppress(SessionExpiredError):
             await store.create("/a")
 
     monkeypatch.setattr(store, "set", set_and_lose_the_session)
     told = []
+    # A session that ends, and the name of a vote.
     election.on_changed = lambda is_leader: told.append((is_leader, election._vote))
     election.stand()
     await until(lambda: told)
@@ -71,7 +72,7 @@ async def test_a_store_that_does_not_answer_takes_no_leadership_away(store, elec
     await until(lambda: asked)
     monkeypatch.undo()
     assert election.is_leader
-    await store.delete(election._vote)
+    await store.delete(election._vote)  # a session that ends, and the name of a vote
     await until(lambda: told == [False, True])
 
 

@@ -439,14 +439,14 @@ async def test_etcd_watches_no_more_than_somebody_waits_for(store, other):
     await store.get("/a", events[0].set)
     await store.children("/a", events[1].set)
     await store.exists("/b", events[2].set)
-    assert len(store._watcher._spots) == 4
+    assert len(store._watcher._spots) == 4  # how many watches there are on the wire
     await other.set("/a", b"")
     await rung(events[0])
-    assert len(store._watcher._spots) == 4
+    assert len(store._watcher._spots) == 4  # how many watches there are on the wire
     await other.create("/a/c")
     await rung(events[1])
     store.unwatch(events[2].set)
-    assert len(store._watcher._spots) == 1
+    assert len(store._watcher._spots) == 1  # how many watches there are on the wire
 
 
 async def test_many_stores_count_one_sequence(open_etcd, store):

@@ -19,6 +19,7 @@ from quorumbook.metadata.store import Node
 
 
 def set_counter(store, path, count):
+    # A number that took two thousand million creations.
     store._shared._rows._rows[path].created_count = count
 
 

@@ -84,7 +84,7 @@ async def test_a_ledger_that_went_while_another_was_made_in_its_place_is_not_tak
 ):
     rival = LedgerManager(await open_memory())
     await rival.create(metadata_of(7, password=b"rival"))
-    path = await manager._path(7)
+    path = await manager._path(7)  # where the node is
 
     async def vanish():
         faulty.before.clear()

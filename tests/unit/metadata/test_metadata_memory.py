@@ -25,6 +25,7 @@ async def test_r31_a_part_paused_beyond_its_lease_is_refused_at_its_next_write(o
 async def test_r31_a_heartbeat_never_revives_a_session(open_memory, clock):
     store = await open_memory(session_timeout_s=10)
     clock.advance(10)
+    # A heartbeat at a time of our own.
     store._heartbeat.cancel()
     store._beat()
     with pytest.raises(SessionExpiredError):
@@ -35,6 +36,7 @@ async def test_a_heartbeat_extends_the_lease(open_memory, clock):
     store = await open_memory(session_timeout_s=10)
     for _ in range(5):
         clock.advance(9)
+        # A heartbeat at a time of our own.
         store._heartbeat.cancel()
         store._beat()
     await store.create("/a")
@@ -42,9 +44,11 @@ async def test_a_heartbeat_extends_the_lease(open_memory, clock):
 
 async def test_heartbeats_come_by_themselves():
     store = await open_store("memory://beats", session_timeout_s=0.3)
+    # A heartbeat at a time of our own.
     tree = store._shared
     first = tree._sessions[store.session_id].lease_end_ns
     async with asyncio.timeout(60):
+        # A heartbeat at a time of our own.
         while tree._sessions[store.session_id].lease_end_ns == first:
             await asyncio.sleep(0.01)
     await store.close()

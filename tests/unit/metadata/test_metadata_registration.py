@@ -189,7 +189,7 @@ async def test_watching_again_and_again_leaves_nothing_behind(initialised, obser
         # Only one of the two watched sets changes.
         await initialised.create(f"/ledgers/available/b{number}:1")
         await observer.bookies()
-    waiting = observer._store._watches._by_path.values()
+    waiting = observer._store._watches._by_path.values()  # the store beneath, whose session ends
     assert sum(map(len, waiting)) == 0
 
 
@@ -207,10 +207,10 @@ async def test_a_node_another_session_left_is_waited_for(open_memory, registrati
     left = BookieRegistration(await open_memory(session_timeout_s=10))
     await left.register(ID, BookieServiceInfo.of_bookie("old", 1))
     registering = asyncio.ensure_future(registration.register(ID, INFO))
-    await until(lambda: bool(registration._store._watches))
+    await until(lambda: bool(registration._store._watches))  # the store beneath, whose session ends
     assert not registering.done()
     await left.close()
-    await left._store.close()
+    await left._store.close()  # the store beneath, whose session ends
     await registering
     assert await registration.resolve(ID) == ("192.0.2.1", 3181)
 
@@ -233,7 +233,7 @@ async def test_a_bookie_that_holds_its_directories_takes_its_id_over(open_memory
     await registration.register(ID, INFO, take_over=True)
     assert await registration.bookies() == ({ID}, frozenset())
     await left.close()
-    await left._store.close()
+    await left._store.close()  # the store beneath, whose session ends
     assert await registration.resolve(ID) == ("192.0.2.1", 3181)
 
 
@@ -256,12 +256,12 @@ async def test_r31_a_bookie_comes_back_under_its_id_when_its_session_ended(
         await registration.set_read_only()
     registration.on_changed = told.append
     before = await observer.bookies()
-    session_id = registration._store.session_id
+    session_id = registration._store.session_id  # the store beneath, whose session ends
     clock.advance(20)
     assert await observer.bookies() == (frozenset(), frozenset())
     await until(lambda: registration.is_registered)
     assert told == [False, True]
-    assert registration._store.session_id != session_id
+    assert registration._store.session_id != session_id  # the store beneath, whose session ends
     assert await observer.bookies() == before
     assert await observer.resolve(ID) == ("192.0.2.1", 3181)
 
@@ -273,6 +273,7 @@ async def test_r31_coming_back_is_tried_until_it_succeeds(
     squatter = await open_memory(session_timeout_s=1e6)
     clock.advance(20)
     await squatter.replace(f"/ledgers/available/{ID}", b"", ephemeral=True)
+    # The store beneath, whose session ends.
     registration._store.session_timeout_s = 0.01
     await until(lambda: registration._store.session_id > squatter.session_id)
     await asyncio.sleep(0.05)
@@ -289,4 +290,4 @@ async def test_r31_an_unregistered_bookie_does_not_come_back(registration, obser
     await observer.bookies()
     await asyncio.sleep(0.02)
     assert await observer.bookies() == (frozenset(), frozenset())
-    assert registration._restoring is None
+    assert registration._restoring is None  # the store beneath, whose session ends

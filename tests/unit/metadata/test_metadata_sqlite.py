@@ -54,12 +54,14 @@ def sessions(path):
 
 async def inside(store, work):
     """Run something on the store's thread, as an operation."""
+    # What is in the file, and what is asked of it.
     return await store._read(lambda: work(store._thread))
 
 
 def limit_pages(count):
     """As if the disk were full."""
     statement = f"PRAGMA max_page_count = {count}"
+    # What is in the file, and what is asked of it.
     return lambda thread: thread._connection.execute(statement).fetchall()
 
 
@@ -102,6 +104,7 @@ async def test_a_commit_is_synced(open_one):
     found = [
         await inside(
             store,
+            # What is in the file, and what is asked of it.
             lambda thread, name=name: thread._connection.execute(pragma.format(name)).fetchone()[0],
         )
         for name in ("journal_mode", "synchronous")
@@ -386,8 +389,10 @@ async def test_operations_that_wait_share_a_commit(open_one):
     store = await open_one()
     await store.create("/a")
     statements = []
+    # What is in the file, and what is asked of it.
     await inside(store, lambda thread: thread._connection.set_trace_callback(statements.append))
     await asyncio.gather(*(store.set("/a", b"%d" % number) for number in range(100)))
+    # What is in the file, and what is asked of it.
     await inside(store, lambda thread: thread._connection.set_trace_callback(None))
     assert (await store.get("/a")).version == 100
     assert statements.count("COMMIT") < 20
@@ -431,7 +436,7 @@ async def test_an_unexpected_error_is_told_and_the_thread_goes_on(open_one):
     with pytest.raises(RuntimeError, match="on purpose"):
         await inside(store, fail)
     with pytest.raises(RuntimeError, match="on purpose"):
-        await store._write(lambda: fail(None))
+        await store._write(lambda: fail(None))  # what is in the file, and what is asked of it
     await store.create("/a")
 
 
@@ -473,6 +478,7 @@ async def test_a_watch_costs_nothing_while_nothing_changes(open_one):
     await store.children("/", rung.set)
     await asyncio.sleep(0)
     statements = []
+    # What is in the file, and what is asked of it.
     await inside(store, lambda thread: thread._connection.set_trace_callback(statements.append))
     looked = asyncio.Event()
     await store.exists("/later", looked.set)

@@ -241,7 +241,7 @@ async def test_the_lock_of_whoever_came_after_our_session_is_left_alone(store, q
     async def lose_the_session(path, *arguments):
         if path == LEAF:
             monkeypatch.undo()
-            store._shared.extend(store.session_id, 0)
+            store._shared.extend(store.session_id, 0)  # a session that ends
             with pytest.raises(SessionExpiredError):
                 await store.create("/a")
             await store.renew_session()

@@ -50,6 +50,7 @@ def test_a_bookie_registers_whose_old_session_ended_during_its_pause() -> None:
             unwatch=lambda _watch: None,
         )  # fmt: skip
         bookie: Any = SimpleNamespace(_store=store)
+        # One wait, and what it leaves.
         waiting = BookieRegistration._create(bookie, "/available/b1", b"", take_over=False)
         await through_a_pause(waiting, lambda: [watch() for watch in watches])
         assert made == ["/available/b1"]
@@ -72,8 +73,9 @@ def test_a_writer_gets_a_lock_that_was_given_back_during_its_pause() -> None:
         lock: Any = SimpleNamespace(
             _sessions_ended=0, _join=join, _wait_for_turn=wait_for_turn, _member=None
         )
+        # One wait, and what it leaves.
         waiting = StreamLock._try(lock, 30.0, may_wait=True, by_force=False)
         assert await through_a_pause(waiting, given_back.set)
-        assert lock._member == "/lock/mine"
+        assert lock._member == "/lock/mine"  # one wait, and what it leaves
 
     run_virtually(main())

@@ -82,6 +82,7 @@ async def test_the_life_of_a_ledger(cluster: LocalCluster, spans: Spans) -> None
     assert recovered.attributes["quorumbook.ledger.id"] == writer.id
     assert [span.attributes.get("quorumbook.entries") for span in spans["read"]] == [3, None, None]
     assert "canary" not in "".join(
+        # All that was sent so far.
         map(repr, (s.to_json() for s in spans._exporter._finished_spans))
     )
 

@@ -93,7 +93,7 @@ def test_seeds_find_a_driver_that_guesses_what_became_of_a_write(
     async def ask_again(operations: object, eyes: Eyes) -> Fate:
         return Fate.NOT_DONE
 
-    judge = lost_writes._of_one
+    judge = lost_writes._of_one  # the judge of one operation
 
     def believe(operation: Operation, sight: object, eyes: Eyes) -> object:
         is_alike = sight is not None and getattr(operation, "data", None) == sight.node.data

@@ -154,7 +154,7 @@ async def test_a_log_that_fell_off_the_list_is_kept_by_the_runs_in_it(tmp_path: 
     index = opened(world.storage).index
     await world.storage.gc.remove_unused()
     kept = set(index.live_bytes())
-    index._connection.execute("DELETE FROM entry_log")
+    index._connection.execute("DELETE FROM entry_log")  # damage, and the machine's budget
     assert await world.storage.gc.remove_unused() == {}
     assert {int(Path(path).stem, 16) for path in Garbage(world).logs()} >= kept
     await check(world)
@@ -168,6 +168,7 @@ async def test_what_compaction_reads_and_writes_comes_out_of_the_budget(tmp_path
     await compact(garbage)
     moved = garbage.collector.statistics.compacted_bytes
     assert moved
+    # Damage, and the machine's budget.
     assert garbage.collector._env.background.taken_bytes == {"compaction": 2 * moved}
     await world.storage.stop()
 
@@ -179,7 +180,7 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     row = opened(world.storage).index.find(6, 12)
     assert row is not None
     path = next(path for path in garbage.logs() if path.endswith(f"/{row.entry_log_id:x}.log"))
-    world.disk._names[path].data[row.position + 200] ^= 1
+    world.disk._names[path].data[row.position + 200] ^= 1  # damage, and the machine's budget
     await compact(garbage)
     [damage] = garbage.damages
     assert isinstance(damage, Damage)

@@ -111,7 +111,7 @@ async def test_a_ledger_that_was_only_emptied_is_not_taken_for_deleted(tmp_path:
 async def test_the_deletions_remembered_are_bounded_by_age_and_number(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.start()
-    clock = world.storage._env.clock
+    clock = world.storage._env.clock  # the clock, and another's times
     for ledger_id in range(1, 7):
         await world.append(run_of(ledger_id, range(2)))
         await world.storage.flush()
@@ -140,6 +140,7 @@ async def test_a_changed_bit_of_a_remembered_deletion_is_a_damaged_index(tmp_pat
     assert report.is_index_rebuilt
     assert doubted(world, 1, 2) == [False, True]
     index = opened(world.storage).index
+    # The clock, and another's times.
     index._connection.execute("UPDATE deleted SET at_ms = at_ms + 1")
     with pytest.raises(DamagedIndexError):
         index.was_deleted(2)

@@ -40,11 +40,11 @@ def test_keys_of_groups_that_are_gone_leave_memory_wherever_they_lie() -> None:
     for key in range(1, 10_000):
         groups.add(key, "leaves")
         groups.remove(key, "leaves")
-    assert len(groups._keys) <= 32
+    assert len(groups._keys) <= 32  # how much it remembers
     for _ in range(1000):
         groups.add(7, "again")
         groups.remove(7, "again")
-    assert len(groups._keys) <= 32
+    assert len(groups._keys) <= 32  # how much it remembers
     assert groups.take() == ["stays in front"]
     assert groups.take() == []
 

@@ -42,5 +42,6 @@ def test_r21_a_commit_of_the_index_is_synced(tmp_path: Path) -> None:
     """lastMark moves on behind a commit: what the index forgot would be in no journal."""
     index = Index(str(tmp_path / "index.db"), create=True, pause=lambda: None)
     for name, wanted in (("journal_mode", "wal"), ("synchronous", 2)):
+        # How SQLite was opened.
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (wanted,)
     index.close()

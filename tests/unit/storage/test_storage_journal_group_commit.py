@@ -369,7 +369,7 @@ async def test_an_owner_that_raises_on_the_failure_does_not_hide_it() -> None:
     def broken(error: BaseException) -> None:
         raise RuntimeError
 
-    world.journal._on_failed = broken
+    world.journal._on_failed = broken  # who is told of the failure fails too
     world.disk.faults.fail("sync", ".txn")
     world.add(0)
     await turn(5)

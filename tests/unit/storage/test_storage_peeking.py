@@ -76,7 +76,7 @@ async def test_r09_damage_is_left_to_the_worker_who_says_what_it_means(tmp_path:
     data = bytearray(world.disk.get(path))
     data[data.index(entry(1, 3, b"old", -1)) + 9] ^= 1  # inside the entry id
     world.disk.put(path, bytes(data))
-    world.storage._peek_reader.close()
+    world.storage._peek_reader.close()  # its file is closed under it, and how much it remembers
     log_reader_of(world.storage).close()
     assert isinstance((await world.read((1, 3)))[0], BookieIOError)
     assert [damage.first_entry_id for damage in world.damages] == [3]
@@ -87,6 +87,7 @@ async def test_the_rows_that_are_remembered_are_bounded(
 ) -> None:
     monkeypatch.setattr(peeking, "_ROWS_MAX", 10)
     world = await flushed(tmp_path, ledgers=25)
+    # Its file is closed under it, and how much it remembers.
     assert 0 < len(reads_of(world.storage)._peeks) <= 10
     for ledger_id in range(1, 26):
         assert await world.read_one(ledger_id, 3) == entry(ledger_id, 3, b"old", -1)

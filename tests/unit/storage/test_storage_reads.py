@@ -76,7 +76,7 @@ async def test_r09_an_index_that_fails_is_an_io_error(tmp_path: Path) -> None:
     world = await started(tmp_path)
     await world.append(run_of(1, range(3)), run_of(78, range(3)))
     await world.storage.flush()
-    world.storage._read_index.close()
+    world.storage._read_index.close()  # the log goes away between two steps
     assert isinstance((await world.read((1, 0)))[0], BookieIOError)
     with pytest.raises(BookieIOError):
         await world.read_batch(1, 0)
@@ -228,7 +228,7 @@ async def test_a_log_that_is_gone_is_looked_up_once_more(tmp_path: Path) -> None
     name = f"{world.disk.files()[0].rsplit('/', 1)[0]}"
     path = next(path for path in world.disk.files() if path.endswith(".log"))
     moved = world.disk.get(path)
-    read = reads_of(world.storage)._loader._read_log
+    read = reads_of(world.storage)._loader._read_log  # the log goes away between two steps
 
     def compacted(entry_log_id: int, position: int, size: int) -> bytes:
         """Compaction comes between the look-up and the read."""
@@ -238,6 +238,6 @@ async def test_a_log_that_is_gone_is_looked_up_once_more(tmp_path: Path) -> None
             world.disk.unlink(path)
         return read(entry_log_id, position, size)
 
-    reads_of(world.storage)._loader._read_log = compacted
+    reads_of(world.storage)._loader._read_log = compacted  # the log goes away between two steps
     assert await world.read_one(1, 2) == entry(1, 2, b"payload", -1), name
     assert world.damages == []

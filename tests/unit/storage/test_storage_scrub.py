@@ -33,7 +33,7 @@ class Scrub:
         async def digester_of(ledger_id: int) -> Digester | None:
             return None if self.digest is None else digester(self.digest, b"")
 
-        self.env = world.storage._env
+        self.env = world.storage._env  # the same machine and index
         self.scrub: ScrubStorage = world.storage.scrub
         self.scrubber = Scrubber(
             self.scrub,
@@ -87,6 +87,7 @@ async def test_a_whole_storage_is_read_as_a_whole_and_nothing_is_found(tmp_path:
     assert await scrub.cycle() == []
     statistics = scrub.scrubber.statistics
     assert (statistics.cycles, statistics.checked_runs) == (1, 2)
+    # The same machine and index.
     stored = sum(run.size_bytes for log in range(9) for run in scrub.scrub._index.runs_in(log))
     assert statistics.checked_bytes == stored
     assert scrub.env.background.taken_bytes == {"scrub": stored}

@@ -155,7 +155,7 @@ async def test_r10_s07_a_fence_survives_restart_and_eviction(tmp_path: Path) -> 
     for ledger_id in range(200, 300):
         await world.append(run_of(ledger_id, [0]))
     await world.storage.flush()
-    table._limit = 5
+    table._limit = 5  # so many handles stay in memory
     assert table.evict() > 50
     assert table.peek(1) is None, "it was evicted"
     assert world.handle(1).is_fenced
@@ -200,7 +200,7 @@ async def test_r11_s08_there_is_one_handle_of_a_ledger_whatever_is_evicted(tmp_p
     await world.storage.flush()
     mine = world.handle(1)
     table = opened(world.storage).visible.table
-    table._limit = 0
+    table._limit = 0  # so many handles stay in memory
     table.evict()
     assert len(table) == 0
     assert world.handle(1) is mine
@@ -397,7 +397,7 @@ async def test_r15_a_handle_loaded_again_knows_what_is_not_flushed_yet(tmp_path:
     await world.storage.flush()
     await world.append(run_of(1, range(5, 9), lac=6))
     table = opened(world.storage).visible.table
-    table._limit = 0
+    table._limit = 0  # so many handles stay in memory
     table.evict()
     assert table.peek(1) is None
     assert world.handle(1).last_add_confirmed == 6

@@ -233,7 +233,7 @@ async def with_a_lost_lock(garbage: Garbage) -> None:
 
 
 async def beside_a_checkpoint(garbage: Garbage) -> None:
-    book = garbage.world.storage.gc._visible
+    book = garbage.world.storage.gc._visible  # the table that the collector sees
 
     def checkpoint() -> None:
         book.checkpoints += 1

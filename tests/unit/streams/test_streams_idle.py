@@ -51,7 +51,7 @@ def scanner() -> Any:
     async def refresh(_first: int) -> None:
         pass
 
-    made._list = SimpleNamespace(refresh=refresh)
+    made._list = SimpleNamespace(refresh=refresh)  # one step, without a stream around it
     return made
 
 
@@ -61,6 +61,7 @@ def test_a_record_that_comes_is_the_end_of_being_idle(what: str) -> None:
     segment = Segment(3, set()) if what == "batches" else Segment(0, {2, 4, 6})
 
     async def read() -> list[int]:
+        # One step, without a stream around it.
         return [batch async for batch in scanner()._tail(segment)]
 
     assert run_virtually(read()) == ([0, 1, 2] if what == "batches" else [])
@@ -69,7 +70,7 @@ def test_a_record_that_comes_is_the_end_of_being_idle(what: str) -> None:
 
 def test_silence_that_nobody_explains_is_an_error() -> None:
     async def read() -> None:
-        async for _ in scanner()._tail(Segment(0, {1})):
+        async for _ in scanner()._tail(Segment(0, {1})):  # one step, without a stream around it
             pass
 
     with pytest.raises(ReaderIdleError, match="30 s"):

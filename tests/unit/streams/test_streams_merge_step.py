@@ -51,16 +51,18 @@ class Stream:
         for segment in self.segments:
             path = self.nodes.paths.segment(segment.number, is_in_progress=False)
             await self.nodes.store.create(path, segment.encode().encode())
-        await self.work._nodes.make()
+        await self.work._nodes.make()  # one step, without a merge around it
         record = AttemptRecord(query=WHO.query, run=WHO.run, ledgers=(MERGED_LEDGER,))
+        # One step, without a merge around it.
         await self.work._nodes.record_attempt(NAME, record, is_new=True)
 
     async def step(self) -> None:
+        # One step, without a merge around it.
         await self.work._swap(self.merge, self.merge.merged(MERGED_LEDGER, 9), NAME, WHO)
 
     async def state(self) -> Any:
         """Return everything that the step may change, files included."""
-        own = self.work._nodes
+        own = self.work._nodes  # one step, without a merge around it
         tier = TierNodes(self.nodes)
         return (
             await self.nodes.segments(),
@@ -130,6 +132,7 @@ async def test_nothing_changes_where_one_segment_has_changed_merged_or_moved(
         return found
 
     async def stepping(operations: list[Operation]) -> Any:
+        # One step, without a merge around it.
         if operations[0] == Delete(f"{stream.work._nodes.attempts_path}/{NAME}"):
             await happen()
         return await multi(operations)

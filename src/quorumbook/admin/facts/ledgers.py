@@ -36,7 +36,7 @@ class LedgerFilter(Bounds):
         """Tell whether a ledger is wanted."""
         if self.after is not None and metadata.ledger_id <= self.after:
             return False
-        if self.state is not None and state_of(metadata) != self.state:
+        if self.state is not None and metadata.state.word != self.state:
             return False
         if self.bookie is not None and not any(
             self.bookie in each.ensemble for each in metadata.fragments
@@ -91,17 +91,12 @@ async def _wanted(
                 yield metadata
 
 
-def state_of(metadata: LedgerMetadata) -> str:
-    """Return the state as the command line spells it."""
-    return metadata.state.name.lower().replace("_", "-")
-
-
 def ledger_row(metadata: LedgerMetadata) -> dict[str, object]:
     """Return what a list shows of a ledger."""
     ctime_ms = metadata.ctime_ms
     return {
         "ledger_id": metadata.ledger_id,
-        "state": state_of(metadata),
+        "state": metadata.state.word,
         # An open ledger's end is known to its bookies and its writer, not to the metadata.
         "entries": metadata.last_entry_id + 1 if metadata.is_closed else None,
         "bytes": metadata.length if metadata.is_closed else None,

@@ -14,12 +14,12 @@ from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamPolicy
 from quorumbook.streams.cursors.cursor import place
 from quorumbook.streams.cursors.shown import row_to_show
 from quorumbook.streams.errors import (
-    CursorConflictError,
     NamespaceNotBoundError,
     StreamError,
     StreamNotFoundError,
 )
 from quorumbook.streams.metadata.policy import DEFAULTS
+from quorumbook.streams.partitions.stream import reset_group
 from quorumbook.streams.stream_context import stream_context
 
 
@@ -222,17 +222,7 @@ async def _delete_cursor(ask: Ask) -> object:
 
 async def _reset_group(ask: Ask) -> object:
     start = start_of(ask.body["position"])
-    found = await _partitioned(ask)
-    await found.group(ask.path["group"])  # says so if there is none
-    for part in found.partitions:
-        cursor = await part.cursor(ask.path["group"], start=start)
-        position = await place(stream_context(part), start)
-        while True:
-            try:
-                await cursor.reset(position)
-                break
-            except CursorConflictError:  # a member moved it just now
-                await cursor.refresh()
+    await reset_group(await _partitioned(ask), ask.path["group"], start)
     return {"group": ask.path["group"], "position": ask.body["position"]}
 
 

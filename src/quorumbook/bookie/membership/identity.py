@@ -93,6 +93,17 @@ def check_bookie_id(bookie_id: BookieId) -> None:
         )
 
 
+def wanted_cookie(options: BookieOptions, bookie_id: BookieId, instance_id: str) -> Cookie:
+    """Return what the directories of a bookie have to say."""
+    return Cookie(
+        bookie_id=bookie_id,
+        journal_directories=options.journal_directories,
+        ledger_directories=options.ledger_directories,
+        instance_id=instance_id,
+        index_directories=options.index_directories or None,
+    )
+
+
 async def claim(
     env: Env, options: BookieOptions, store: MetadataStore, bookie_id: BookieId, instance_id: str
 ) -> None:
@@ -102,13 +113,7 @@ async def claim(
         CookieError: they are not.
         DirectoryLockedError: another bookie runs on one of them.
     """
-    wanted = Cookie(
-        bookie_id=bookie_id,
-        journal_directories=options.journal_directories,
-        ledger_directories=options.ledger_directories,
-        instance_id=instance_id,
-        index_directories=options.index_directories or None,
-    )
+    wanted = wanted_cookie(options, bookie_id, instance_id)
     cookies = CookieStore(store)
     held = places.Directories(
         env,

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from quorumbook.bookie.membership.identity import look
+from quorumbook.bookie.membership.identity import look, wanted_cookie
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, Worker, run_job
 from quorumbook.errors import (
@@ -30,7 +30,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.metadata.bookies.cookies import Cookie, CookieStore, check_cookies
+from quorumbook.metadata.bookies.cookies import CookieStore, check_cookies
 from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.ledgers import LedgerManager
@@ -189,13 +189,7 @@ async def _identify(
         )
     bookie_id = options.bookie_id or cookies[0].bookie_id
     registered = await CookieStore(store).read(bookie_id)
-    wanted = Cookie(
-        bookie_id=bookie_id,
-        journal_directories=options.journal_directories,
-        ledger_directories=options.ledger_directories,
-        instance_id=instance_id,
-        index_directories=options.index_directories or None,
-    )
+    wanted = wanted_cookie(options, bookie_id, instance_id)
     check_cookies(wanted, registered[0] if registered else None, found.cookies, is_empty=False)
     writable, read_only = await BookieRegistration(store).bookies()
     if bookie_id in {*writable, *read_only}:

@@ -17,10 +17,12 @@ from quorumbook.cli.bookie.processes import refuse_other_layout, serve_several
 from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.slow import slow
 from quorumbook.cli.bookie.state import can_stop, readonly
-from quorumbook.cli.common import Call, ClusterCommand, send_metrics
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import FORMATS
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted
+from quorumbook.cli.serving.telemetry import send_metrics
 
 if TYPE_CHECKING:
     from quorumbook.admin.facts.bookies import BookieFacts

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import FOUND
 from quorumbook.cli.output import FORMATS, TABLE, Row
 

@@ -8,7 +8,8 @@ import click
 
 from quorumbook.admin.facts.bookie_http import look
 from quorumbook.cli.bookie.http_client import address_of, change, look_through
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.config import OPTIONS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quorumbook.admin.facts.bookie_http import ask
 
 if TYPE_CHECKING:
-    from quorumbook.cli.common import Call
+    from quorumbook.cli.call import Call
     from quorumbook.ids import BookieId
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import NOT_NOW
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.cli.progress import progress

@@ -33,7 +33,7 @@ from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumbook.cli.common import Call
+    from quorumbook.cli.call import Call
     from quorumbook.config import Settings
 
 _SOURCE = "--processes"

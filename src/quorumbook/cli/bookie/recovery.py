@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.bookie.recovery_process import run
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import Moment
 from quorumbook.cli.values import Written
 from quorumbook.errors import MetadataFormatError, NoAuditorError

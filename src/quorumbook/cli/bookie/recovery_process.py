@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand, send_metrics
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted
+from quorumbook.cli.serving.telemetry import send_metrics
 from quorumbook.client.context import client_store
 
 if TYPE_CHECKING:

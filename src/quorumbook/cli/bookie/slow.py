@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.bookie.http_client import address_of, token
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.cli.output import Moment
 

@@ -12,7 +12,8 @@ import click
 
 from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, look
 from quorumbook.cli.bookie.http_client import address_of, change
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.known.names import bookie_ids
 from quorumbook.client.context import client_store

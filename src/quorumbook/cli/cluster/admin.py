@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.racks import racks
 from quorumbook.cli.cluster.status import status
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.command import ClusterCommand
 
 
 @click.group()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.known.context_file import NamedContext, read_contexts, write_contexts
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.errors import ConfigError
 
 

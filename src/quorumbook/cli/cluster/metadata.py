@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:

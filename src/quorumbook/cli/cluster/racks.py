@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 
 if TYPE_CHECKING:
     from quorumbook.metadata.store import MetadataStore

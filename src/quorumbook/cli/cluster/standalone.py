@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import (
     BookieProcess,
@@ -26,7 +27,7 @@ from quorumbook.cli.cluster.supervisor import (
     RecoveryProcess,
     Supervisor,
 )
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.ports import free_ports, refuse_used
 from quorumbook.cli.serving.logs import begin_log

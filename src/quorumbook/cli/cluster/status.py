@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import NOT_THERE
 from quorumbook.cli.output import FORMATS, RAW, TABLE
 from quorumbook.cli.serving.logs import begin_log

@@ -22,7 +22,7 @@ from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import QuorumbookError
 
 if TYPE_CHECKING:
-    from quorumbook.cli.common import Call
+    from quorumbook.cli.call import Call
 
 #: A child that dies again and again is restarted after ever longer pauses.
 _FIRST_PAUSE_S = 0.2

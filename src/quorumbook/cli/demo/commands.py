@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import (
     BookieProcess,
@@ -32,7 +33,7 @@ from quorumbook.cli.cluster.supervisor import (
     ConsoleProcess,
     RecoveryProcess,
 )
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.demo import flights
 from quorumbook.cli.demo.healing import HealingDemo, tell, verify_copies, watch
 from quorumbook.cli.ledger.appending import EntryAppender

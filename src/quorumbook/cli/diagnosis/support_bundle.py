@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import WRONG_USE
 from quorumbook.errors import ConfigError, QuorumbookError
 

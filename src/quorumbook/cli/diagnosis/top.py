@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import JSON, JSONL, TABLE
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.values import duration

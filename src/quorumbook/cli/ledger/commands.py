@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import FAILED
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ledger.files import get, put

@@ -17,7 +17,8 @@ from typing import IO, Any
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ledger.options import (
     custom_metadata,

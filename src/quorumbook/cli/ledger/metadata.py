@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.listing import Listing, extent_options, listing_options
 from quorumbook.cli.output import RAW, TABLE, Moment
 
@@ -105,15 +106,10 @@ async def read_metadata(call: Call, ledger_id: int) -> LedgerMetadata:
         return await bk.ledger_metadata(ledger_id)
 
 
-def state_of(metadata: LedgerMetadata) -> str:
-    """Return the state as the command line spells it."""
-    return metadata.state.name.lower().replace("_", "-")
-
-
 def _row(metadata: LedgerMetadata) -> dict[str, object]:
     return {
         "ledger_id": metadata.ledger_id,
-        "state": state_of(metadata),
+        "state": metadata.state.word,
         # An open ledger's end is known to its bookies and its writer, not to the metadata.
         "entries": metadata.last_entry_id + 1 if metadata.is_closed else None,
         "bytes": metadata.length if metadata.is_closed else None,

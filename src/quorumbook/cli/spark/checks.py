@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.spark.run import JobRun, job_command, run_job, run_stream_job, show
 from quorumbook.spark.jobs.options import AuditOptions, FsckOptions, OrphanOptions, UsageOptions
 

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.demo import flights
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.spark.checks import audit

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.errors import NOT_NOW
 from quorumbook.cli.spark.run import JobRun, job_command, run_job, show
 from quorumbook.spark.jobs.options import (

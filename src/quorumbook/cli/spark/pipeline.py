@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.spark.run import (
     JobRun,
     connection_of,

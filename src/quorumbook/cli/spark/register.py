@@ -6,7 +6,7 @@ import os
 
 import click
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,

@@ -10,7 +10,8 @@ import string
 import click
 
 import quorumbook.spark
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.spark.run import connection_of
 
 

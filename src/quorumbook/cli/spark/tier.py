@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.spark.run import JobRun, job_command, run_stream_job, show
 from quorumbook.spark.jobs.options import OffloadOptions, RestoreOptions, SomeStreamsOptions
 

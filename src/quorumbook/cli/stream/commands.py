@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from quorumbook.admin.facts.words import counted
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW

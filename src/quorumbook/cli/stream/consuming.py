@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import RAW
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.stream.keeping import cursor_row
 from quorumbook.cli.stream.options import (
     WHERE,
@@ -16,10 +17,9 @@ from quorumbook.cli.stream.options import (
     opened,
     parse_start,
 )
-from quorumbook.streams.stream_context import stream_context
 
 if TYPE_CHECKING:
-    from quorumbook.streams import GroupInfo, PartitionedStream
+    from quorumbook.streams import Cursor, GroupInfo
     from quorumbook.streams.errors import StreamError
 
 _COLUMNS = ["group", "generation", "partition", "member", "position", "records", "bytes", "age_s",
@@ -41,12 +41,12 @@ def groups(
     """List the groups that consume a partitioned stream, and what is still before them."""
 
     async def run() -> list[dict[str, object]]:
-        from quorumbook.streams import PartitionedStream
+        from quorumbook.streams.partitions.stream import PartitionedStream, reset_group
 
         async with opened(call, path) as namespace:
             stream = await PartitionedStream.open(namespace, name)
             if reset is not None:
-                await _reset(stream, *reset)
+                await reset_group(stream, reset[0], parse_start(reset[1]))
             if deleted is not None:
                 await stream.delete_group(deleted)
             found = await stream.groups() if group is None else [await stream.group(group)]
@@ -62,30 +62,13 @@ def groups(
     )
 
 
-async def _reset(stream: PartitionedStream, group: str, where: str) -> None:
-    from quorumbook.streams.cursors.cursor import place
-    from quorumbook.streams.errors import CursorConflictError
-
-    start = parse_start(where)
-    await stream.group(group)  # says so if there is none
-    for part in stream.partitions:
-        cursor = await part.cursor(group, start=start)
-        position = await place(stream_context(part), start)
-        while True:
-            try:
-                await cursor.reset(position)
-                break
-            except CursorConflictError:  # a member moved it just now
-                await cursor.refresh()
-
-
-def _damage(info: GroupInfo) -> Iterator[StreamError]:
+def _damage(info: GroupInfo[Cursor]) -> Iterator[StreamError]:
     for damage in info.damage, *(cursor.damage for cursor in info.cursors.values() if cursor):
         if damage is not None:
             yield damage
 
 
-async def _rows(info: GroupInfo) -> list[dict[str, object]]:
+async def _rows(info: GroupInfo[Cursor]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for number, cursor in info.cursors.items():
         row: dict[str, object] = dict.fromkeys(_COLUMNS)

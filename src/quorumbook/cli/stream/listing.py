@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.listing import Listing, extent_options, listing_options
 from quorumbook.cli.output import RAW, TABLE, Moment, Output, Row
 from quorumbook.cli.stream.options import namespace_option, opened

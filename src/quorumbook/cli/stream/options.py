@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call
+from quorumbook.cli.call import Call
 from quorumbook.cli.known.names import stream_names
 from quorumbook.cli.values import duration
 

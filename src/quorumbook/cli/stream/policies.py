@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import RAW
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened
 from quorumbook.cli.values import duration

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorumbook.cli.common import Call, ClusterCommand
+from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened, whole_or_part
 

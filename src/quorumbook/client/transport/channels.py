@@ -15,14 +15,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from quorumbook.client.options import ClientOptions
-from quorumbook.client.transport.connection import AddListener, Channel, OnHealth, Resolve
-from quorumbook.client.transport.handshake import Security
-from quorumbook.client.transport.ticker import Ticker
+from quorumbook.client.transport.connection import AddListener, Channel
 from quorumbook.client.waiting.outcomes import copy_error, fail
-from quorumbook.env import Env
 from quorumbook.errors import ClientClosedError, QuorumbookError
-from quorumbook.ids import BookieId, EntryId, LedgerId
+from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 
@@ -34,17 +30,7 @@ class FastChannel(Channel):
 
     _version = 2
 
-    def __init__(
-        self,
-        env: Env,
-        bookie_id: BookieId,
-        resolve: Resolve,
-        options: ClientOptions,
-        ticker: Ticker,
-        on_health: OnHealth,
-        security: Security | None = None,
-    ) -> None:
-        super().__init__(env, bookie_id, resolve, options, ticker, on_health, security)
+    def _begin(self) -> None:
         self._decoder = v2.AnswerDecoder()
         self._reads: dict[int, tuple[int, int, asyncio.Future[Any]]] = {}
         self._next_request_id = 1
@@ -125,17 +111,7 @@ class ControlChannel(Channel):
 
     _version = 3
 
-    def __init__(
-        self,
-        env: Env,
-        bookie_id: BookieId,
-        resolve: Resolve,
-        options: ClientOptions,
-        ticker: Ticker,
-        on_health: OnHealth,
-        security: Security | None = None,
-    ) -> None:
-        super().__init__(env, bookie_id, resolve, options, ticker, on_health, security)
+    def _begin(self) -> None:
         self._decoder = v3.ResponseDecoder()
         self._waiting: dict[int, tuple[int, int, str, float, asyncio.Future[v3.V3Response]]] = {}
         self._next_txn_id = 1

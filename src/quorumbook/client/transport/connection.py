@@ -120,6 +120,10 @@ class Channel:
         self._is_closed = False
         self._last_received_ns = 0
         self._listeners: dict[LedgerId, AddListener] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what the protocol needs."""
 
     @property
     def is_connected(self) -> bool:

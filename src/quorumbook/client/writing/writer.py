@@ -8,33 +8,30 @@ here is what the caller sees: appending, waiting, closing.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from quorumbook.client.context import Context, change_metadata
+from quorumbook.client.context import Context
 from quorumbook.client.options import ClientOptions
-from quorumbook.client.waiting.outcomes import copy_error, outcome_of
+from quorumbook.client.waiting.closing import ClosingQuietly
+from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES, Window
 from quorumbook.client.writing.adds import AddDriver
+from quorumbook.client.writing.ending import Ending
 from quorumbook.client.writing.explicit_ids import Append, ChosenAppends
-from quorumbook.client.writing.facts import WriterFacts
 from quorumbook.client.writing.pending import Group, frozen
 from quorumbook.errors import (
     BackpressureError,
-    ClientClosedError,
     InternalError,
     LedgerClosedError,
-    LedgerFencedError,
     LocalProtocolError,
     QuorumbookError,
 )
-from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId
+from quorumbook.ids import FRAME_OVERHEAD_BYTES, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.transitions import closed_metadata
 
 
-class LedgerWriter(WriterFacts):
+class LedgerWriter(ClosingQuietly):
     """A ledger that this process writes; made by ``BookKeeper.create_ledger``.
 
     Use it as an async context manager: leaving it waits for pending entries and closes the
@@ -59,7 +56,6 @@ class LedgerWriter(WriterFacts):
         self._id = metadata.ledger_id
         self._loop = asyncio.get_running_loop()
         self._create_future = self._loop.create_future
-        self._on_over = on_over
         self._adds = AddDriver(
             context,
             options,
@@ -85,11 +81,63 @@ class LedgerWriter(WriterFacts):
         self._futures: list[asyncio.Future[EntryId]] = []
         self._unpacked: list[Group] = []
         self._is_flush_scheduled = False
-        self._closed_metadata: LedgerMetadata | None = None
-        self._is_closing = self._is_aborted = False
-        self._closing: asyncio.Task[None] | None = None
+        over = None if on_over is None else partial(on_over, self)
+        self._ending = Ending(context, options, self._adds, over)
         #: What a child made by fork is told.
         self._forked: LocalProtocolError | None = None
+
+    @property
+    def id(self) -> LedgerId:
+        """The ledger's id."""
+        return self._id
+
+    @property
+    def options(self) -> ClientOptions:
+        """The options of this writer."""
+        return self._options
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last wrote it."""
+        return self._ending.metadata or self._state.metadata
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The id of the newest entry appended so far, confirmed or not."""
+        if self._chosen is not None:
+            return self._chosen.last_entry_id
+        unpacked = len(self._payloads) + sum(group.count for group in self._unpacked)
+        return self._state.last_add_pushed + unpacked
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The newest entry that is safe, with all before it; -1 if there is none."""
+        return self._state.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """How many payload bytes are confirmed."""
+        return self._state.close_point()[1]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be appended any more: closed, aborted or failed."""
+        return self._ending.has_begun or self._state.error is not None
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether writing goes on with fewer bookies than wanted."""
+        return self._state.is_degraded
+
+    @property
+    def pending_entries(self) -> int:
+        """How many entries were appended and are not confirmed."""
+        return self._window.used_entries
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes the window holds, what slow bookies have not taken included."""
+        return self._window.used_bytes
 
     # Appending -----------------------------------------------------------------------------
 
@@ -237,9 +285,7 @@ class LedgerWriter(WriterFacts):
         self._check_open()
         size = sum(map(len, payloads))
         self._window.check_room(group.count, size)
-        if max(map(len, payloads)) + ENTRY_OVERHEAD_BYTES > self._max_payload_bytes:
-            for payload in payloads:
-                self._check_size(payload)
+        self._check_size(max(payloads, key=len))
         self._window.entries -= group.count
         self._window.size_bytes -= size + group.count * ENTRY_OVERHEAD_BYTES
         self._gather_singles()
@@ -311,8 +357,6 @@ class LedgerWriter(WriterFacts):
         await self._adds.force()
         return self.last_add_confirmed
 
-    # The end -------------------------------------------------------------------------------
-
     async def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger after the last confirmed one.
 
@@ -330,31 +374,28 @@ class LedgerWriter(WriterFacts):
             LedgerError: an earlier append failed.
         """
         self._check_owner()
-        if self._closing is None:
+        if not self._ending.is_closing:
             self._flush()
-            self._is_closing = True
             self._state.close()
             if self._chosen is not None:
                 self._chosen.give_up()
             self._window.is_over = True
             self._window.wake()
-            self._closing = self._context.spawn(self._close(force=force), is_awaited=True)
-        await outcome_of(self._closing)
+            self._ending.close(force=force)
+        await self._ending.closed()
 
     async def abort(self) -> None:
         """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
         self._check_owner()
-        self._is_closing = self._is_aborted = True
+        self._ending.abort()
         self._stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))
-        if self._closing is not None:
-            await asyncio.wait([self._closing])
-        await self._adds.keeper.stop()
+        await self._ending.stopped()
 
     def _stop(self, error: QuorumbookError) -> None:
         """Fail what is pending; the client calls it when it closes."""
         self._state.abort(error)
         self._adds.act()
-        self._detach()
+        self._ending.detach()
 
     def _abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: take nothing more; see ``env.forks``."""
@@ -367,45 +408,6 @@ class LedgerWriter(WriterFacts):
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         return f"<LedgerWriter {self._id}, {state}, confirmed {self.last_add_confirmed}>"
-
-    async def _close(self, *, force: bool) -> None:
-        state = self._state
-        if force:
-            await self._force_before_close()
-        try:
-            with contextlib.suppress(QuorumbookError):
-                await self._adds.confirmed(state.last_add_pushed)
-            await self._adds.keeper.stop()
-            is_over = isinstance(state.error, LedgerFencedError | ClientClosedError)
-            if state.error is not None and (is_over or self._is_aborted):
-                raise copy_error(state.error)
-            last, length = state.close_point()
-            self._closed_metadata, _ = await change_metadata(
-                self._context,
-                state.metadata,
-                self._adds.keeper.version,
-                partial(closed_metadata, last_entry_id=last, length=length),
-                timeout_s=self._options.operation_timeout_s,
-            )
-        finally:
-            self._detach()
-        self._check_error()
-
-    async def _force_before_close(self) -> None:
-        """Force what is not; if that fails the ledger stays open, and close can be tried again."""
-        try:
-            with contextlib.suppress(QuorumbookError):
-                await self._adds.confirmed(self._state.last_add_pushed)
-            if self._adds.has_unforced:
-                await self._adds.force()
-        except QuorumbookError:
-            self._closing = None
-            raise
-
-    def _detach(self) -> None:
-        self._adds.stop()
-        if self._on_over is not None:
-            self._on_over(self)
 
     def _gather_singles(self) -> None:
         if self._payloads:
@@ -440,6 +442,32 @@ class LedgerWriter(WriterFacts):
         for group in groups:
             group.fail(error)
 
+    def _check_size(self, payload: bytes) -> None:
+        """Raise LocalProtocolError if a payload fits into no frame."""
+        if len(payload) > self._max_payload_bytes:
+            raise LocalProtocolError(
+                f"an entry of {len(payload)} bytes is larger than the {self._max_payload_bytes} "
+                "that fit into a frame; split it",
+                ledger_id=self._id,
+            )
+
+    def _check_unnumbered(self) -> None:
+        if self._chosen is not None:
+            raise LocalProtocolError(
+                f"entries of ledger {self._id} need an id: use append_at", ledger_id=self._id
+            )
+
+    def _check_open(self) -> None:
+        """Raise what ended the writer, if it is ended."""
+        if self._state.error is not None:
+            raise copy_error(self._state.error)
+        if self._ending.has_begun:
+            raise LedgerClosedError(f"ledger {self._id} is closed", ledger_id=self._id)
+
+    def _check_owner(self) -> None:
+        if self._forked is not None:
+            raise copy_error(self._forked)
+
 
 def append_group(writer: LedgerWriter, group: Group) -> None:
     """Append what was put together elsewhere, as the blocking twin and streams do."""
@@ -450,11 +478,6 @@ def check_append(writer: LedgerWriter, payload: bytes = b"") -> None:
     """Raise what stands against an append: what ended the writer, or a payload too large."""
     writer._check_open()  # noqa: SLF001 - of this module
     writer._check_size(payload)  # noqa: SLF001 - of this module
-
-
-async def wait_for_room(writer: LedgerWriter) -> None:
-    """Wait until entries were confirmed, or the writer is over."""
-    await writer._window.wait()  # noqa: SLF001 - of this module
 
 
 async def publish_confirmed(writer: LedgerWriter) -> None:

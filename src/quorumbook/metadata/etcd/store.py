@@ -42,13 +42,11 @@ from quorumbook.metadata.etcd.credentials import credentials
 from quorumbook.metadata.etcd.rows import MULTI_LIMIT, EtcdTree, EtcdView, Need, session_key
 from quorumbook.metadata.etcd.watch import EtcdWatcher
 from quorumbook.metadata.store import (
-    ANY_VERSION,
     DEFAULT_SESSION_TIMEOUT_S,
     Create,
     Delete,
     Node,
     Operation,
-    Set,
     Watch,
     split,
 )
@@ -125,14 +123,6 @@ class EtcdStore(DriverStore):
         self._calls.submit(EtcdStep(self._renew, future))
         return await future
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        """Create a node and return its path."""
-        made = await self._write_one(Create(path, bytes(data), ephemeral, sequential))
-        assert isinstance(made, str)
-        return made
-
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
         need = Need(path, is_counted=True)
@@ -144,24 +134,6 @@ class EtcdStore(DriverStore):
         need = Need(path, is_counted=True)
         row = await self._read(need, WatchKind.NODE, watch, lambda tree: tree.find(path))
         return None if row is None else row.node
-
-    async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
-    ) -> int:
-        """Replace the data of a node; return the new version."""
-        raised = await self._write_one(Set(path, bytes(data), version, creation_id))
-        assert isinstance(raised, int)
-        return raised
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
-    ) -> None:
-        """Delete a node."""
-        await self._write_one(Delete(path, version, creation_id))
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""

@@ -17,9 +17,9 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 
-from quorumbook.errors import NodeExistsError, NoSuchNodeError
+from quorumbook.errors import NoSuchNodeError
 from quorumbook.ids import BookieId, LedgerId
-from quorumbook.metadata.nodes import create_with_parents, with_living_session
+from quorumbook.metadata.nodes import set_or_create, with_living_session
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore
 
@@ -67,19 +67,9 @@ class Quarantine:
 
     async def write(self, failure: FailedHealing) -> None:
         """Remember a failure in the place of an earlier one."""
-        path = self._path(failure.ledger_id)
         fields = asdict(failure)
-        del fields["ledger_id"]
-        data = json.dumps(fields).encode()
-
-        async def put() -> None:
-            try:
-                await self._store.set(path, data)
-            except NoSuchNodeError:
-                with contextlib.suppress(NodeExistsError):
-                    await create_with_parents(self._store, path, data)
-
-        await with_living_session(self._store, put)
+        path = self._path(fields.pop("ledger_id"))
+        await set_or_create(self._store, path, json.dumps(fields).encode())
 
     async def remove(self, ledger_id: LedgerId) -> None:
         """Forget a ledger."""

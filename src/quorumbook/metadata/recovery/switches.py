@@ -30,6 +30,7 @@ from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.nodes import (
     create_with_parents,
     parse_text_record,
+    set_or_create,
     text_record,
     with_living_session,
 )
@@ -164,19 +165,8 @@ class RecoverySwitches:
         return f"{self._paths.underreplication}/{name}"
 
     async def _put(self, name: str, data: bytes) -> None:
-        path = self._node(name)
         await self._ensure_layout()
-
-        async def put() -> None:
-            try:
-                await self._store.set(path, data)
-            except NoSuchNodeError:
-                with contextlib.suppress(NodeExistsError):
-                    await create_with_parents(self._store, path, data)
-                    return
-                await self._store.set(path, data)
-
-        await with_living_session(self._store, put)
+        await set_or_create(self._store, self._node(name), data)
 
     async def _check_layout(self, watch: Watch | None = None) -> bool:
         """Tell whether there is a queue; one of another kind is refused."""

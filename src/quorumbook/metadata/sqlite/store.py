@@ -14,14 +14,10 @@ from typing import TypeVar
 from quorumbook.env import Env
 from quorumbook.metadata.sqlite.thread import SqliteCall, SqliteThread
 from quorumbook.metadata.store import (
-    ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
     DEFAULT_SESSION_TIMEOUT_S,
-    Create,
-    Delete,
     Node,
     Operation,
-    Set,
     Watch,
 )
 from quorumbook.metadata.tree import DriverStore, WatchKind, run_callbacks
@@ -75,16 +71,6 @@ class SqliteStore(DriverStore):
         """Begin another session if the present one is over."""
         return await self._write(self._thread.renew_session, needs_session=False)
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        """Create a node and return its path."""
-        thread = self._thread
-        operation = Create(path, bytes(data), ephemeral, sequential)
-        return await self._write(
-            lambda: thread.tree.create(operation, thread.session_id, self._now_ms())
-        )
-
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
 
@@ -105,24 +91,6 @@ class SqliteStore(DriverStore):
 
         return await self._read(exists)
 
-    async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
-    ) -> int:
-        """Replace the data of a node; return the new version."""
-        operation = Set(path, bytes(data), version, creation_id)
-        return await self._write(lambda: self._thread.tree.set(operation, self._now_ms()))
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
-    ) -> None:
-        """Delete a node."""
-        operation = Delete(path, version, creation_id)
-        await self._write(lambda: self._thread.tree.delete(operation))
-
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
 
@@ -132,6 +100,12 @@ class SqliteStore(DriverStore):
             return names
 
         return await self._read(children)
+
+    async def _write_one(self, operation: Operation) -> str | int | None:
+        thread = self._thread
+        return await self._write(
+            lambda: thread.tree.apply(operation, thread.session_id, self._now_ms())
+        )
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""

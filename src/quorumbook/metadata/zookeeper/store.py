@@ -33,7 +33,6 @@ from quorumbook.errors import (
     SessionExpiredError,
 )
 from quorumbook.metadata.store import (
-    ANY_VERSION,
     DEFAULT_LEDGERS_ROOT,
     DEFAULT_SESSION_TIMEOUT_S,
     Create,
@@ -142,15 +141,6 @@ class ZooKeeperStore(DriverStore):
         await self._session.renew(self._deadline())
         return self.session_id
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        """Create a node and return its path."""
-        result = await self._write([Create(path, bytes(data), ephemeral, sequential)])
-        if isinstance(result, list):
-            return str(result[0])
-        return jute.JuteReader(result).string()[len(self._chroot) :]
-
     async def create_node(self, path: str, data: bytes) -> Node | None:
         """Create a persistent node and return it, as the answer has it."""
         result = await self._write([Create(path, bytes(data))], Op.CREATE2)
@@ -184,34 +174,25 @@ class ZooKeeperStore(DriverStore):
             if header.error:
                 raise _error(header.error, path)
 
-    async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
-    ) -> int:
-        """Replace the data of a node; return the new version."""
-        result = await self._write([Set(path, bytes(data), version, creation_id)])
-        if isinstance(result, list):
-            assert isinstance(result[0], int)
-            return result[0]
-        node = jute.JuteReader(result).node()
-        _check_same(path, node, creation_id)
-        return node.version
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
-    ) -> None:
-        """Delete a node."""
-        await self._write([Delete(path, version, creation_id)])
-
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
         header, body = await self._read(Op.CHILDREN, path, watch)
         if header.error:
             raise _error(header.error, path)
         return sorted(jute.JuteReader(body).strings())
+
+    async def _write_one(self, operation: Operation) -> str | int | None:
+        result = await self._write([operation])
+        if isinstance(result, list):
+            return result[0]
+        answer = jute.JuteReader(result)
+        if isinstance(operation, Create):
+            return answer.string()[len(self._chroot) :]
+        if isinstance(operation, Set):
+            node = answer.node()
+            _check_same(operation.path, node, operation.creation_id)
+            return node.version
+        return None
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""

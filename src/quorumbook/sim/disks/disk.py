@@ -15,11 +15,12 @@ import posixpath
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from quorumbook.env import DiskUsage, File
-from quorumbook.errors import DirectoryLockedError, DiskFullError, ShortReadError, StorageError
+from quorumbook.env.disk import WholeFiles
+from quorumbook.errors import DirectoryLockedError, DiskFullError, StorageError
 from quorumbook.sim.disks.faults import Faults
 
 SECTOR = 512
@@ -166,7 +167,7 @@ class SimFile:
             self._disk.open_files -= 1
 
 
-class SimDisk:
+class SimDisk(WholeFiles):
     """A disk in memory.  ``capacity_bytes`` bounds the sum of all file lengths."""
 
     #: Whether the operating system has everything in memory, or nothing.
@@ -248,32 +249,6 @@ class SimDisk:
         with self.guard:
             if path in self._names:
                 self._name(path, None)
-
-    def read_file(self, path: str) -> bytes:
-        file = self.open(path, read_only=True)
-        try:
-            size = file.size_bytes()
-            data = file.read(0, size)
-        finally:
-            file.close()
-        if len(data) != size:
-            raise ShortReadError("file ends early", path=path, offset=len(data))
-        return data
-
-    def write_file(self, path: str, pieces: Iterable[bytes]) -> None:
-        temporary = f"{path}.tmp"
-        self.unlink(temporary)
-        file = self.open(temporary, create=True)
-        try:
-            offset = 0
-            for piece in pieces:
-                file.write([piece], offset)
-                offset += len(piece)
-            file.sync()
-        finally:
-            file.close()
-        self.replace(temporary, path)
-        self.sync_directory(posixpath.dirname(path))
 
     def usage(self, path: str) -> DiskUsage:
         capacity = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40

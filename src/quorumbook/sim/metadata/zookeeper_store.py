@@ -70,36 +70,13 @@ class JudgedStore(ZooKeeperStore):
         self._maybe: Counter[_Step] = Counter()
         self._told: Counter[_Step] = Counter()
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> str:
-        """Create a node."""
-        step = self._step([Create(path, data, ephemeral, sequential)])
-        done = super().create(path, data, ephemeral=ephemeral, sequential=sequential)
-        return await self._judged(step, done)
-
     async def create_node(self, path: str, data: bytes) -> Node | None:
         """Create a persistent node and return it."""
         step = self._step([Create(path, data)])
         return await self._judged(step, super().create_node(path, data))
 
-    async def set(
-        self,
-        path: str,
-        data: bytes,
-        version: int = ANY_VERSION,
-        creation_id: int | None = None,
-    ) -> int:
-        """Replace the data of a node."""
-        step = self._step([Set(path, data, version, creation_id)])
-        return await self._judged(step, super().set(path, data, version, creation_id))
-
-    async def delete(
-        self, path: str, version: int = ANY_VERSION, creation_id: int | None = None
-    ) -> None:
-        """Delete a node."""
-        step = self._step([Delete(path, version, creation_id)])
-        await self._judged(step, super().delete(path, version, creation_id))
+    async def _write_one(self, operation: Operation) -> str | int | None:
+        return await self._judged(self._step([operation]), super()._write_one(operation))
 
     async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
         """Carry out all operations or none."""

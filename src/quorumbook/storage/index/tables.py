@@ -30,9 +30,11 @@ the bytes are, this room does not know.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -128,6 +130,22 @@ class Index(IndexReader):
         """Tell whether reading it as a whole is a matter of moments."""
         return os.path.getsize(self._path) <= _CHECK_LIMIT_BYTES
 
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do all of it or nothing."""
+        connection = self._connection
+        with index_errors(self._path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # What was remembered of this transaction did not happen.
+                self._last.clear()
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
     def commit(
         self,
         *,
@@ -153,33 +171,23 @@ class Index(IndexReader):
         Returns:
             The ranges in which older runs were replaced: caches must drop them.
         """
-        connection = self._connection
-        with index_errors(self._path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                for number, ledger_id in enumerate(deleted_ledgers, 1):
-                    if number % _SLICE_ROWS == 0:
-                        self._pause()
-                    connection.execute("DELETE FROM run WHERE ledger = ?", (ledger_id,))
-                    connection.execute("DELETE FROM ledger WHERE id = ?", (ledger_id,))
-                    self._last.pop(ledger_id, None)
-                connection.executemany(INSERT_DELETION, map(deletion_to_row, deletions))
-                for entry_log_id in deleted_entry_logs:
-                    connection.execute("DELETE FROM entry_log WHERE id = ?", (entry_log_id,))
-                connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
-                replaced = self._put_runs(runs)
-                self._put_states(states)
-                for key, text in meta:
-                    connection.execute("DELETE FROM meta WHERE key = ?", (key,))
-                    if text is not None:
-                        connection.execute("INSERT INTO meta VALUES (?, ?)", (key, text))
-                connection.execute("COMMIT")
-            except BaseException:
-                # What was remembered of this transaction did not happen.
-                self._last.clear()
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._transaction() as connection:
+            for number, ledger_id in enumerate(deleted_ledgers, 1):
+                if number % _SLICE_ROWS == 0:
+                    self._pause()
+                connection.execute("DELETE FROM run WHERE ledger = ?", (ledger_id,))
+                connection.execute("DELETE FROM ledger WHERE id = ?", (ledger_id,))
+                self._last.pop(ledger_id, None)
+            connection.executemany(INSERT_DELETION, map(deletion_to_row, deletions))
+            for entry_log_id in deleted_entry_logs:
+                connection.execute("DELETE FROM entry_log WHERE id = ?", (entry_log_id,))
+            connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
+            replaced = self._put_runs(runs)
+            self._put_states(states)
+            for key, text in meta:
+                connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+                if text is not None:
+                    connection.execute("INSERT INTO meta VALUES (?, ?)", (key, text))
         return replaced
 
     def _put_states(self, states: Sequence[StoredLedger]) -> None:
@@ -264,26 +272,18 @@ class Index(IndexReader):
         Returns:
             How many were still what they are taken for; the others stay as they are.
         """
-        connection, count = self._connection, 0
-        with index_errors(self._path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                for old, parts in changes:
-                    cursor = connection.execute(
-                        "DELETE FROM run WHERE ledger = ? AND first = ? AND seal = ?",
-                        (old.ledger_id, old.first_entry_id, run_to_row(old)[-1]),
-                    )
-                    if cursor.rowcount:
-                        connection.executemany(INSERT_RUN, map(run_to_row, parts))
-                        count += 1
-                        # The ledger's highest id may have gone.
-                        self._last.pop(old.ledger_id, None)
-                connection.execute("COMMIT")
-            except BaseException:
-                self._last.clear()
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        count = 0
+        with self._transaction() as connection:
+            for old, parts in changes:
+                cursor = connection.execute(
+                    "DELETE FROM run WHERE ledger = ? AND first = ? AND seal = ?",
+                    (old.ledger_id, old.first_entry_id, run_to_row(old)[-1]),
+                )
+                if cursor.rowcount:
+                    connection.executemany(INSERT_RUN, map(run_to_row, parts))
+                    count += 1
+                    # The ledger's highest id may have gone.
+                    self._last.pop(old.ledger_id, None)
         return count
 
     def move_runs(
@@ -296,18 +296,9 @@ class Index(IndexReader):
         Returns:
             How many still lay where they were copied from; the others stay as they are.
         """
-        connection = self._connection
-        with index_errors(self._path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
-                moved = sum(self.repoint(*move) for move in moves)
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        return moved
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
+            return sum(self.repoint(*move) for move in moves)
 
     def forget_deletions(self, before_ms: int, count_max: int) -> int:
         """Forget deletions before a time, and the oldest beyond a number; return how many."""

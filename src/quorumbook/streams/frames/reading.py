@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
+from typing import Unpack
 
 import pyarrow as pa
 
 from quorumbook.client.reading.columns import schema_of as chosen_of
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.frames.decoding import BAD_COLUMNS, OnBad, RecordDecoding
-from quorumbook.streams.frames.parts import FramePart
+from quorumbook.streams.frames.parts import FramePart, TableKeywords
 from quorumbook.streams.frames.records import SCHEMA, Records, batch_of
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.options import ReaderOptions
@@ -54,7 +55,7 @@ async def arrow_batches(
     columns: Sequence[str] | None = None,
     start: Start = "earliest",
     end: Start = "latest",
-    decoder: Decoder | None = None,
+    decode: Decoder | None = None,
     on_bad: OnBad = "fail",
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Yield the records of streams, one stream after the other, as they are when it begins.
@@ -64,7 +65,7 @@ async def arrow_batches(
         columns: Which columns, in which order; see ``schema_of``.
         start: Where to begin, as with ``reader``.
         end: Before which record to stop.
-        decoder: What decodes them; None: they are not.
+        decode: What decodes them; None: they are not.
         on_bad: What becomes of records that cannot be decoded.
 
     Raises:
@@ -73,8 +74,8 @@ async def arrow_batches(
         PositionTruncatedError: what it should start with was truncated away.
         DataLossError: records are missing.
     """
-    schema = schema_of(columns, decoder, on_bad)
-    made = batch_of if decoder is None else RecordDecoding(decoder, on_bad).batch_of
+    schema = schema_of(columns, decode, on_bad)
+    made = batch_of if decode is None else RecordDecoding(decode, on_bad).batch_of
     ends = [await start_position(part.context, end) or Position(0, 0, 0) for part in parts]
     for part, until in zip(parts, ends, strict=True):
         begin = await start_position(part.context, start)
@@ -98,13 +99,11 @@ async def arrow_batches(
 async def arrow_table(
     parts: Sequence[FramePart],
     columns: Sequence[str] | None = None,
-    start: Start = "earliest",
-    end: Start = "latest",
-    decoder: Decoder | None = None,
-    on_bad: OnBad = "fail",
+    **how: Unpack[TableKeywords],
 ) -> pa.Table:
     """Return the records of streams as one table; see ``arrow_batches``."""
-    batches = arrow_batches(parts, columns, start, end, decoder, on_bad)
+    batches = arrow_batches(parts, columns, **how)
     async with contextlib.aclosing(batches):
         found = [batch async for batch in batches]
-    return pa.Table.from_batches(found, schema_of(columns, decoder, on_bad))
+    schema = schema_of(columns, how.get("decode"), how.get("on_bad", "fail"))
+    return pa.Table.from_batches(found, schema)

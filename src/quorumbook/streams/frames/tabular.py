@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from quorumbook.client.reading.tabular import needs_extra
-from quorumbook.streams.frames.parts import FramePart
+from quorumbook.streams.frames.parts import FramePart, TableKeywords
 from quorumbook.streams.reading.seek import Start
 from quorumbook.streams.schemas.decoder import Decoder
 
@@ -61,47 +61,25 @@ class Tabular:
                 yield batch
 
     async def to_arrow(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        start: Start = "earliest",
-        end: Start = "latest",
-        decode: Decoder | None = None,
-        on_bad: OnBad = "fail",
+        self, columns: Sequence[str] | None = None, **how: Unpack[TableKeywords]
     ) -> pa.Table:
         """Return records as an Arrow table; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]'"):
             from quorumbook.streams.frames.reading import arrow_table  # noqa: PLC0415
-        return await arrow_table(self._table_parts(), columns, start, end, decode, on_bad)
+        return await arrow_table(self._table_parts(), columns, **how)
 
     async def to_pandas(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        start: Start = "earliest",
-        end: Start = "latest",
-        decode: Decoder | None = None,
-        on_bad: OnBad = "fail",
+        self, columns: Sequence[str] | None = None, **how: Unpack[TableKeywords]
     ) -> Any:
         """Return records as a pandas frame; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]' pandas"):
             import pandas  # noqa: F401, PLC0415
-        return (
-            await self.to_arrow(columns, start=start, end=end, decode=decode, on_bad=on_bad)
-        ).to_pandas()
+        return (await self.to_arrow(columns, **how)).to_pandas()
 
     async def to_polars(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        start: Start = "earliest",
-        end: Start = "latest",
-        decode: Decoder | None = None,
-        on_bad: OnBad = "fail",
+        self, columns: Sequence[str] | None = None, **how: Unpack[TableKeywords]
     ) -> Any:
         """Return records as a Polars frame; see ``arrow_batches``."""
         with needs_extra("'quorumbook[arrow]' polars"):
             import polars  # noqa: PLC0415
-        return polars.from_arrow(
-            await self.to_arrow(columns, start=start, end=end, decode=decode, on_bad=on_bad)
-        )
+        return polars.from_arrow(await self.to_arrow(columns, **how))

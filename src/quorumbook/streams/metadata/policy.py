@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from quorumbook.errors import ConfigError
 from quorumbook.ledger.placement.labels import parse_labels
@@ -19,6 +19,7 @@ from quorumbook.ledger.placement.options import PlacementOptions
 from quorumbook.ledger.placement.own import CUSTOM_KEY as PLACEMENT_KEY
 from quorumbook.ledger.placement.own import LEDGER_OPTIONS, encode_options
 from quorumbook.options import Options, inherited, inherited_as
+from quorumbook.protocol.digest import DigestType
 from quorumbook.streams.errors import UnsupportedFormatError
 from quorumbook.streams.format.binding import AccessControl
 from quorumbook.streams.format.compression import Codec
@@ -27,6 +28,17 @@ _VERSION = 1
 _MB = 1 << 20
 _DENIALS = ("write", "truncate", "delete", "acquire", "release")
 T = TypeVar("T")
+
+
+class LedgerKeywords(TypedDict):
+    """What a policy says of new ledgers, as ``create_ledger`` takes it."""
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    digest_type: DigestType
+    custom_metadata: dict[str, bytes]
+    bookie_labels: Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +180,17 @@ class StreamPolicy(Options):
             if value is not None and value != "":
                 given[name] = _words(str(value)) if kind is list else value
         return {PLACEMENT_KEY: encode_options(given)} if given else {}
+
+    def ledger_keywords(self, custom_metadata: Mapping[str, bytes]) -> LedgerKeywords:
+        """Return how ``create_ledger`` makes a ledger as this policy, complete, has them."""
+        return {
+            "ensemble_size": known(self.ensemble_size),
+            "write_quorum_size": known(self.write_quorum_size),
+            "ack_quorum_size": known(self.ack_quorum_size),
+            "digest_type": DigestType[known(self.digest)],
+            "custom_metadata": {**custom_metadata, **self.placement_metadata()},
+            "bookie_labels": self.labels() or None,
+        }
 
     def denials(self) -> AccessControl:
         """Return what nobody may do."""

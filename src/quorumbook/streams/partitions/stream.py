@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from quorumbook.client.waiting.opening import Opening
 from quorumbook.errors import (
@@ -23,10 +23,11 @@ from quorumbook.errors import (
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
 from quorumbook.options import takes
-from quorumbook.streams.cursors.cursor import Cursor, find_cursor
+from quorumbook.streams.cursors.cursor import Cursor, find_cursor, place
 from quorumbook.streams.cursors.state import check_cursor_name
 from quorumbook.streams.errors import (
     CorruptRecordsError,
+    CursorConflictError,
     StreamError,
     StreamExistsError,
     StreamNotFoundError,
@@ -61,12 +62,14 @@ from quorumbook.streams.stream_context import StreamContext, stream_context
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 
+C = TypeVar("C")
+
 MAX_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfo:
-    """What is known of a consumer group."""
+class GroupInfo(Generic[C]):
+    """What is known of a consumer group, with its cursors: the blocking twin has its own."""
 
     name: str
     generation: int
@@ -75,7 +78,7 @@ class GroupInfo:
     #: Who hands out which partition now.
     claims: dict[int, str]
     #: How far it is in each partition; None where it never was.  One may be damaged.
-    cursors: dict[int, Cursor | None]
+    cursors: dict[int, C | None]
     #: Why its node cannot be read: then nothing is known of its generation.  Delete it.
     damage: StreamError | None = None
 
@@ -368,7 +371,7 @@ class PartitionedStream(Tabular, HasSchemas):
 
         return Opening(join)
 
-    async def groups(self) -> list[GroupInfo]:
+    async def groups(self) -> list[GroupInfo[Cursor]]:
         """Return the groups that consume the stream, by name.
 
         One whose node is damaged is there with its ``damage``.
@@ -376,7 +379,7 @@ class PartitionedStream(Tabular, HasSchemas):
         names = await group_names(self._store, self.node)
         return [await self.group(name) for name in names]
 
-    async def group(self, name: str) -> GroupInfo:
+    async def group(self, name: str) -> GroupInfo[Cursor]:
         """Return what is known of a group.
 
         Raises:
@@ -474,3 +477,21 @@ class PartitionedStream(Tabular, HasSchemas):
 
     def __repr__(self) -> str:
         return f"<PartitionedStream {self.name}, {len(self.partitions)} partitions>"
+
+
+async def reset_group(stream: PartitionedStream, group: str, start: Start) -> None:
+    """Have a group go on elsewhere in all partitions, also while members commit.
+
+    Raises:
+        StreamNotFoundError: there is no such group.
+    """
+    await stream.group(group)
+    for part in stream.partitions:
+        cursor = await part.cursor(group, start=start)
+        position = await place(stream_context(part), start)
+        while True:
+            try:
+                await cursor.reset(position)
+                break
+            except CursorConflictError:  # a member moved it just now
+                await cursor.refresh()

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
-from quorumbook.protocol.digest import DigestType
 from quorumbook.streams.cursors.cursor import Cursor, list_cursors, open_cursor, read_cursor
 from quorumbook.streams.errors import (
     CorruptRecordsError,
@@ -28,7 +27,6 @@ from quorumbook.streams.errors import (
     StreamNotFoundError,
 )
 from quorumbook.streams.format.position import Position
-from quorumbook.streams.metadata.policy import known
 from quorumbook.streams.stream_context import StreamContext
 
 _MAGIC = b"\x00QBS\x01"
@@ -92,20 +90,14 @@ class SnapshotStore:
         if "ledger" in old and cursor.position >= snapshot.position:
             return False
         policy = await context.policy()
+        whose = {
+            "application": b"quorumbook",
+            "component": _COMPONENT,
+            "namespace": context.nodes.paths.namespace.encode(),
+            "stream": context.name.encode(),
+        }
         ledger = await context.client.create_ledger(
-            ensemble_size=known(policy.ensemble_size),
-            write_quorum_size=known(policy.write_quorum_size),
-            ack_quorum_size=known(policy.ack_quorum_size),
-            digest_type=DigestType[known(policy.digest)],
-            password=context.password,
-            custom_metadata={
-                "application": b"quorumbook",
-                "component": _COMPONENT,
-                "namespace": context.nodes.paths.namespace.encode(),
-                "stream": context.name.encode(),
-                **policy.placement_metadata(),
-            },
-            bookie_labels=policy.labels() or None,
+            password=context.password, **policy.ledger_keywords(whose)
         )
         try:
             await cursor.reset(cursor.position, state=_encode({**old, "other": ledger.id}))

@@ -21,6 +21,7 @@ from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ClientClosedError,
     InternalError,
+    LedgerFencedError,
     LocalProtocolError,
     MetadataError,
     QuorumbookError,
@@ -390,6 +391,22 @@ class Pump:
                 delay_s = min(delay_s * 2, 5.0)
 
     # Inside: waiting and the end -----------------------------------------------------------
+
+    async def seal(self) -> None:
+        """Complete the segment by an entry that says that nothing comes any more."""
+        try:
+            await self.segments.ensure(self.state)
+            entry = self.state.pack_end()
+            await self.segments.append(entry)
+            self.state.on_confirmed(entry)
+            await self.segments.complete(self.state)
+        except LedgerFencedError as error:
+            fenced = WriterFencedError(f"another writer took stream {self._context.name} over")
+            self.fail(fenced)
+            raise fenced from error
+        except QuorumbookError as error:
+            self.fail(error)
+            raise
 
     def fail(self, error: QuorumbookError) -> None:
         """Be over: what is pending gets this error, and nothing is sent any more."""

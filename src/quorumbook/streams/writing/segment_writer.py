@@ -28,7 +28,6 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerState
-from quorumbook.protocol.digest import DigestType
 from quorumbook.streams.errors import WriterFencedError
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.metadata.policy import StreamPolicy, known
@@ -333,24 +332,17 @@ class SegmentWriter:
 
     async def _make(self) -> LedgerWriter:
         policy, context = self._policy, self._context
+        # Whose ledger it is, for people and for whoever looks for orphans.
+        whose = {
+            "application": b"quorumbook",
+            "component": b"stream",
+            "namespace": self._nodes.paths.namespace.encode(),
+            "namespace_id": await context.namespace_id(),
+            "stream": context.name.encode(),
+            "segment": str(self._next_number).encode(),
+        }
         return await context.client.create_ledger(
-            ensemble_size=known(policy.ensemble_size),
-            write_quorum_size=known(policy.write_quorum_size),
-            ack_quorum_size=known(policy.ack_quorum_size),
-            digest_type=DigestType[known(policy.digest)],
-            password=context.password,
-            # Whose ledger it is, for people and for whoever looks for orphans.
-            custom_metadata={
-                "application": b"quorumbook",
-                "component": b"stream",
-                "namespace": self._nodes.paths.namespace.encode(),
-                "namespace_id": await context.namespace_id(),
-                "stream": context.name.encode(),
-                "segment": str(self._next_number).encode(),
-                **policy.placement_metadata(),
-            },
-            bookie_labels=policy.labels() or None,
-            **self._options,
+            password=context.password, **policy.ledger_keywords(whose), **self._options
         )
 
     async def _allocate_ahead(self) -> None:

@@ -12,39 +12,35 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.client.writing.pending import frozen
 from quorumbook.env import patience
-from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     BackpressureError,
     LedgerClosedError,
-    LedgerFencedError,
     LocalProtocolError,
     QuorumbookError,
 )
-from quorumbook.streams.errors import (
-    StreamSealedError,
-    WriterFencedError,
-)
+from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes, attributes_of
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import HEADER_SIZE_BYTES
 from quorumbook.streams.metadata.lock import StreamLock
-from quorumbook.streams.retention.retention import Retention
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment, truncate
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
-from quorumbook.streams.writing.facts import StreamWriterFacts
 from quorumbook.streams.writing.intake import FutureLike
 from quorumbook.streams.writing.opening import WriterParts, open_parts
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.pending import PendingAppend, all_frozen, single
+from quorumbook.streams.writing.tenure import Tenure
 
 #: Bookies that do not answer must not hold up a writer that is aborted.
 _LAST_WORD_S = 1.0
 
 
-class StreamWriter(StreamWriterFacts):
+class StreamWriter(ClosingQuietly):
     """Appends to a stream; made by ``Stream.writer``.
 
     Use it as an async context manager: leaving it waits for what is pending and completes the
@@ -56,25 +52,13 @@ class StreamWriter(StreamWriterFacts):
     ) -> None:
         """Begin to write a stream that was taken over; see ``open_writer``."""
         self._context = context
-        self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._epoch = parts.epoch
         self._policy = parts.policy
         self._intake = parts.intake
         self._pump = parts.pump
         self._numbering = parts.numbering
-        self._quota = parts.quota
-        self._relocking: asyncio.Task[None] | None = None
-        self._retaining: asyncio.Task[None] | None = None
-        if options.retention_interval_s and parts.may_truncate:
-            # Who was pushed out lets the stream alone.
-            retaining = Retention(context).run(
-                options.retention_interval_s, lambda: self._pump.error is not None
-            )
-            self._retaining = self._loop.create_task(retaining)
-        lock.on_lost = self._on_lock_lost
-        if not lock.is_held:  # it went with its session before anybody listened
-            self._on_lock_lost()
+        self._tenure = Tenure(context, options, lock, parts)
 
     # Life ----------------------------------------------------------------------------------
 
@@ -97,7 +81,7 @@ class StreamWriter(StreamWriterFacts):
                 await self._pump.settled()
         finally:
             self._pump.is_closing = True
-            await self._let_go()
+            await self._tenure.end()
         if self._pump.error is not None and not isinstance(self._pump.error, StreamSealedError):
             raise copy_error(self._pump.error)
 
@@ -116,18 +100,41 @@ class StreamWriter(StreamWriterFacts):
                 async with patience.timeout(_LAST_WORD_S):
                     await pump.segments.publish_confirmed()
         pump.segments.stop(error)
-        await self._let_go()
+        await self._tenure.end()
 
-    async def _let_go(self) -> None:
-        await self._pump.stop()
-        if self._quota is not None:
-            await self._quota.stop()
-        await cancel_and_wait(
-            [task for task in (self._relocking, self._retaining) if task is not None]
-        )
-        with contextlib.suppress(QuorumbookError):
-            await self._pump.segments.let_go()
-        await self._lock.release()
+    @property
+    def next_sequence_id(self) -> int:
+        """The sequence id that the next record gets."""
+        return self._pump.state.next_sequence_id + self._intake.gathered
+
+    @property
+    def epoch(self) -> int:
+        """Greater than that of every writer before: a fencing token for other systems."""
+        return self._epoch
+
+    @property
+    def last_txid(self) -> int:
+        """The largest transaction id so far; -1 if there is none."""
+        self._intake.take()
+        return self._pump.state.last_txid
+
+    def last_number(self) -> int:
+        """Return the last number of this writer's producer, stored or on its way; -1: none."""
+        self._intake.take()
+        return -1 if self._numbering is None else self._numbering.last
+
+    @property
+    def last_position(self) -> Position | None:
+        """Where the last acknowledged record of the present segment is; None if there is none."""
+        tail = self._pump.state.tail
+        if tail is None or tail.confirmed_entry < 0:
+            return None
+        return Position(tail.number, tail.confirmed_entry, tail.confirmed_slot)
+
+    @property
+    def pending_records(self) -> int:
+        """How many records were appended and are not acknowledged."""
+        return self._pump.pending_records
 
     # Appending -----------------------------------------------------------------------------
 
@@ -430,28 +437,19 @@ class StreamWriter(StreamWriterFacts):
         self._pump.is_closing = True
         await self._pump.settled()
         try:
-            await self._pump.segments.ensure(self._pump.state)
-            entry = self._pump.state.pack_end()
-            await self._pump.segments.append(entry)
-            self._pump.state.on_confirmed(entry)
-            await self._pump.segments.complete(self._pump.state)
-        except LedgerFencedError as error:
-            fenced = WriterFencedError(f"another writer took stream {self._context.name} over")
-            self._pump.fail(fenced)
-            raise fenced from error
-        except QuorumbookError as error:
-            self._pump.fail(error)
-            raise
+            await self._pump.seal()
         finally:
-            await self._let_go()
+            await self._tenure.end()
         self._pump.error = StreamSealedError(f"stream {self._context.name} is sealed")
 
-    # Inside: the lock and the end ----------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._pump.error is not None:
+            raise copy_error(self._pump.error)
+        if self._pump.is_closing:
+            raise LedgerClosedError(f"the writer of stream {self._context.name} is closed")
 
-    def _on_lock_lost(self) -> None:
-        pump, before = self._pump, self._relocking
-        if pump.error is None and not pump.is_closing and (before is None or before.done()):
-            self._relocking = self._loop.create_task(pump.lock_again(self._lock))
+    def __repr__(self) -> str:
+        return f"<StreamWriter {self._context.name}, next {self._pump.state.next_sequence_id}>"
 
 
 async def open_writer(context: StreamContext, options: WriterOptions) -> StreamWriter:

@@ -18,20 +18,17 @@ It works on the thread of ``quorumbook.sync`` and raises the same errors.  What 
 
 from __future__ import annotations
 
-from quorumbook.sync.streams.byte_stream import ByteStream
-from quorumbook.sync.streams.consumer import Consumer
-from quorumbook.sync.streams.cursor import Cursor
-from quorumbook.sync.streams.cursor_reader import CursorReader
+from quorumbook.sync.streams.cursors import Cursor, CursorReader
 from quorumbook.sync.streams.namespace import Namespace
 from quorumbook.sync.streams.partitioned import (
+    Consumer,
     PartitionedReader,
     PartitionedStream,
     PartitionedWriter,
 )
 from quorumbook.sync.streams.reader import ReportingReader, StreamReader
-from quorumbook.sync.streams.state_machine import StateMachine
 from quorumbook.sync.streams.stream import Stream
-from quorumbook.sync.streams.table_view import TableView
+from quorumbook.sync.streams.views import ByteStream, StateMachine, TableView
 from quorumbook.sync.streams.writer import StreamWriter
 
 __all__ = [

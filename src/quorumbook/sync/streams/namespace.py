@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from quorumbook.loop_thread import run_once
 from quorumbook.options import takes
 from quorumbook.streams import namespace as aio
 from quorumbook.streams.metadata import namespace_options as aio_options
-from quorumbook.sync.client import BookKeeper, wrapped
+from quorumbook.sync.client import BookKeeper, Election, wrapped
 from quorumbook.sync.declared import blocking, deriving, held, iterating, once
-from quorumbook.sync.election import Election
-from quorumbook.sync.loop import Closing, run_once, unwrapped
 from quorumbook.sync.streams.stream import Stream
+from quorumbook.sync.twin import Closing, unwrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,20 +1,24 @@
-"""The blocking partitioned stream, its writer and its reader."""
+"""The blocking partitioned stream, its writer, its reader and the members of its groups."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from quorumbook.errors import BackpressureError, QuorumbookError
+from quorumbook.loop_thread import run_once
 from quorumbook.options import takes
-from quorumbook.streams.errors import StreamError, StreamSealedError
+from quorumbook.streams.cursors.cursor import Cursor as AioCursor
+from quorumbook.streams.errors import StreamSealedError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.partitions import stream as aio
+from quorumbook.streams.partitions.consumer import Consumer as AioConsumer
+from quorumbook.streams.partitions.consumer import Delivery
 from quorumbook.streams.partitions.options import (
     ConsumerOptions,
     PartitionedWriterOptions,
@@ -30,46 +34,27 @@ from quorumbook.streams.partitions.partitioning import (
 )
 from quorumbook.streams.partitions.reader import PartitionedReader as AioReader
 from quorumbook.streams.partitions.reader import PartitionRecord
+from quorumbook.streams.partitions.stream import GroupInfo
 from quorumbook.streams.partitions.writer import PartitionedWriter as AioWriter
 from quorumbook.streams.stream import Stream as AioStream
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, deriving, held
-from quorumbook.sync.loop import Closing, ClosingQuietly, Twin, run_once, unwrapped
-from quorumbook.sync.streams.consumer import Consumer, on_thread
-from quorumbook.sync.streams.cursor import Cursor
+from quorumbook.sync.streams.cursors import Cursor
 from quorumbook.sync.streams.namespace import Namespace
+from quorumbook.sync.streams.reader import Taking
 from quorumbook.sync.streams.stream import Stream
 from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
-
-_READ_AT_ONCE = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfo:
-    """What is known of a consumer group; see ``quorumbook.streams.GroupInfo``."""
-
-    name: str
-    generation: int
-    members: dict[str, tuple[int, ...]]
-    claims: dict[int, str]
-    cursors: dict[int, Cursor | None]
-    damage: StreamError | None = None
+from quorumbook.sync.twin import ClosingQuietly, Twin, unwrapped
 
 
-def _info(info: aio.GroupInfo) -> GroupInfo:
-    return GroupInfo(
-        name=info.name,
-        generation=info.generation,
-        members=info.members,
-        claims=info.claims,
-        cursors={n: None if each is None else Cursor(each) for n, each in info.cursors.items()},
-        damage=info.damage,
-    )
+def _info(info: GroupInfo[AioCursor]) -> GroupInfo[Cursor]:
+    cursors = {n: None if each is None else Cursor(each) for n, each in info.cursors.items()}
+    return replace(cast("GroupInfo[Any]", info), cursors=cursors)
 
 
-def _infos(infos: list[aio.GroupInfo]) -> list[GroupInfo]:
+def _infos(infos: list[GroupInfo[AioCursor]]) -> list[GroupInfo[Cursor]]:
     return list(map(_info, infos))
 
 
@@ -154,7 +139,7 @@ class PartitionedStream(Tabular, Twin[aio.PartitionedStream]):
         """
         for name in "on_assigned", "on_revoked":
             if options.get(name) is not None:
-                options[name] = on_thread(options[name])
+                options[name] = _on_thread(options[name])
         return Consumer(self._run(lambda: self._aio.consumer(group, **options)))
 
     groups = blocking(aio.PartitionedStream.groups, _infos)
@@ -288,15 +273,10 @@ def _appended(
             writer.drain()
 
 
-class PartitionedReader(Closing[AioReader]):
+class PartitionedReader(Taking[AioReader, PartitionRecord]):
     """The blocking twin of ``quorumbook.streams.PartitionedReader``."""
 
-    def __init__(self, reader: AioReader) -> None:
-        """Wrap a reader that was opened on the loop thread."""
-        super().__init__(reader)
-        #: What was fetched and not handed out; filled on the loop thread, so that an interrupt
-        #: of who waits for it loses nothing.
-        self._fetched: deque[PartitionRecord] = deque()
+    _at_once = 1000
 
     @property
     def position(self) -> StreamCut:
@@ -306,24 +286,44 @@ class PartitionedReader(Closing[AioReader]):
             cut[number] = record.position
         return cut
 
-    def __iter__(self) -> Iterator[PartitionRecord]:
-        return self
-
-    def __next__(self) -> PartitionRecord:
-        found = self.read(1, wait_s=None)
-        if not found:
-            raise StopIteration
-        return found[0]
-
-    def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[PartitionRecord]:
-        """Return the next records; see ``quorumbook.streams.PartitionedReader``."""
-        if not self._fetched:
-            self._run(lambda: self._fetch(max(max_records, _READ_AT_ONCE), wait_s))
-        count = min(max_records, len(self._fetched))
-        return [self._fetched.popleft() for _ in range(count)]
-
-    async def _fetch(self, max_records: int, wait_s: float | None) -> None:
-        self._fetched += await self._aio.read(max_records, wait_s=wait_s)
-
     close = blocking(AioReader.close)
     """Let go of everything."""
+
+
+class Consumer(Taking[AioConsumer, Delivery]):
+    """The blocking twin of ``quorumbook.streams.Consumer``."""
+
+    group = held(AioConsumer, lambda it: it.group)
+    """The group's name, which its cursors have too."""
+    member = held(AioConsumer, lambda it: it.member)
+    """By which name this member is known in the group."""
+    generation = held(AioConsumer, lambda it: it.generation)
+    """The generation of the group that this member knows of."""
+    assignment = held(AioConsumer, lambda it: it.assignment)
+    """The partitions whose records it hands out now."""
+
+    commit = blocking(AioConsumer.commit)
+    """Store that a record and all before it in its partition are done."""
+    nack = blocking(AioConsumer.nack)
+    """Refuse records that are in hand: they are handed out again."""
+    ack = blocking(AioConsumer.ack)
+    """Store that single records are done, in any order."""
+
+    def cursor(self, partition: int) -> Cursor:
+        """Return the group's cursor in a partition that this member has."""
+        return Cursor(self._aio.cursor(partition))
+
+    close = blocking(AioConsumer.close)
+    """Leave the group, and let the others have the partitions."""
+
+    def _end_block(self, error: BaseException | None) -> None:
+        self.close(is_done=error is None)
+
+
+def _on_thread(function: Callable[[int], None]) -> Callable[[int], Awaitable[None]]:
+    """Have a function of a blocking application called where it may block."""
+
+    async def call(partition: int) -> None:
+        await asyncio.to_thread(function, partition)
+
+    return call

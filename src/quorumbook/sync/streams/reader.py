@@ -1,10 +1,11 @@
-"""The blocking reader of a stream: batches come from the loop thread, records out of them here."""
+"""The blocking readers of streams: batches come from the loop thread, records out of them here."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading import reader as aio
@@ -13,10 +14,42 @@ from quorumbook.streams.reading.hand_out import HandOut
 from quorumbook.streams.reading.reader import StreamItem
 from quorumbook.streams.reading.seek import Start
 from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import Closing
+from quorumbook.sync.twin import Closing
 
+A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Taking(Closing[A], Generic[A, R]):
+    """Hands out records that were fetched on the loop thread, where an interrupt loses none."""
+
+    #: How many are fetched at least, however few are asked for.
+    _at_once = 1
+
+    def __init__(self, reader: A) -> None:
+        """Wrap what was opened on the loop thread."""
+        super().__init__(reader)
+        self._fetched: deque[R] = deque()
+
+    def __iter__(self) -> Iterator[R]:
+        return self
+
+    def __next__(self) -> R:
+        for record in self.read(1, wait_s=None):
+            return record
+        raise StopIteration
+
+    def read(self, max_records: int = 1000, *, wait_s: float | None = 0.5) -> list[R]:
+        """Return the next records; see the ``read`` of the asyncio twin."""
+        if not self._fetched:
+            self._run(lambda: self._fetch(max(max_records, self._at_once), wait_s))
+        count = min(max_records, len(self._fetched))
+        return [self._fetched.popleft() for _ in range(count)]
+
+    async def _fetch(self, max_records: int, wait_s: float | None) -> None:
+        source: Any = self._aio
+        self._fetched += await source.read(max_records, wait_s=wait_s)
 
 
 class BaseReader(Closing[aio.BaseReader[R]]):

@@ -15,12 +15,11 @@ from quorumbook.streams.reading.reader import StreamReader as AioStreamReader
 from quorumbook.streams.reading.seek import Start
 from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.sync.declared import blocking, described_as, held, iterating
-from quorumbook.sync.loop import Twin, unwrapped
-from quorumbook.sync.streams.cursor import Cursor
-from quorumbook.sync.streams.cursor_reader import CursorReader
+from quorumbook.sync.streams.cursors import Cursor, CursorReader
 from quorumbook.sync.streams.reader import ReportingReader, StreamReader
 from quorumbook.sync.streams.tabular import Tabular
 from quorumbook.sync.streams.writer import StreamWriter
+from quorumbook.sync.twin import Twin, unwrapped
 
 
 def _cursors(found: list[AioCursor]) -> list[Cursor]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from quorumbook.client.reading.lazy_frames import ValueBounds, lazy_frame
 from quorumbook.client.reading.tabular import needs_extra
+from quorumbook.loop_thread import LoopBound
 from quorumbook.streams.errors import PositionTruncatedError
 from quorumbook.streams.frames import tabular as aio
 from quorumbook.streams.reading.seek import SequenceId, Start
 from quorumbook.streams.schemas.decoder import Decoder
 from quorumbook.sync.declared import blocking, iterating
-from quorumbook.sync.frames import Bounds, lazy_frame
-from quorumbook.sync.loop import LoopBound
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class Tabular(LoopBound):
                 columns, start=first, end=behind, decode=decode, on_bad=on_bad
             )
 
-        def batches(columns: Sequence[str], bounds: Bounds) -> Iterator[pa.RecordBatch]:
+        def batches(columns: Sequence[str], bounds: ValueBounds) -> Iterator[pa.RecordBatch]:
             first, behind = start, end
             if first == "earliest" and bounds.low is not None:
                 first = SequenceId(max(bounds.low, 0))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
+from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
 from quorumbook.client.writing.pending import frozen
 from quorumbook.env import forks
+from quorumbook.errors import BackpressureError, ClientClosedError, LocalProtocolError
+from quorumbook.loop_thread import LoopFuture
 from quorumbook.streams.writing import writer as aio
+from quorumbook.streams.writing.appended import Appended
 from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.sync.appending import Appending
 from quorumbook.sync.declared import TwinMethod, blocking, described_as, held
-from quorumbook.sync.loop import ClosingQuietly
-from quorumbook.sync.streams.calls import AppendCalls, LoopFuture
+from quorumbook.sync.futures import Call, again
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,12 +46,87 @@ def _appending_nowait(
     def call(self: StreamWriter, payload: Any, **options: Any) -> Any:
         if is_batch or not _CARRIED.keys() >= options.keys():
             return self._append(payload, options, is_batch=is_batch, waits=False)
-        return self._join(payload, _CARRIED | options if options else None)
+        return self._joined_with_future(payload, _CARRIED | options if options else None)
 
     return cast("TwinMethod[P, Future[T]]", described_as(method)(call))
 
 
-class StreamWriter(ClosingQuietly[aio.StreamWriter]):
+class _Call(Call, Generic[T]):
+    """An append with a future of its own."""
+
+    __slots__ = ("_begin", "future")
+
+    def __init__(self, begin: Callable[[], asyncio.Future[T]], count: int, size_bytes: int) -> None:
+        super().__init__(count, size_bytes)
+        self._begin = begin
+        self.future: Future[T] = LoopFuture()
+
+    def start(self) -> asyncio.Future[T]:
+        return self._begin()
+
+    def finish(self, outcome: asyncio.Future[T]) -> None:
+        if outcome.cancelled():
+            self.future.set_exception(ClientClosedError("the client is closed"))
+        elif (error := outcome.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(outcome.result())
+
+
+#: A record that joins: its payload, or with it what it carries, and its future if it has one.
+_Row: TypeAlias = bytes | tuple[bytes, dict[str, Any] | None, LoopFuture[Appended] | None]
+
+
+class _Run(_Call[None]):
+    """Records that joined one behind the other, and go to the writer together."""
+
+    __slots__ = ("_begun", "_last", "_refusal", "_writer", "are_plain", "first_ticket", "rows")
+
+    def __init__(self, writer: aio.StreamWriter, first_ticket: int) -> None:
+        super().__init__(self._begin_rows, 0, 0)
+        self._writer = writer
+        self.first_ticket = first_ticket
+        self.rows: list[_Row] = []
+        #: Whether all rows are nothing but payloads.
+        self.are_plain = True
+        self._begun = 0
+        self._last = -1
+        self._refusal: Exception | None = None
+
+    def _begin_rows(self) -> asyncio.Future[None]:
+        """Put what was not put yet; what is refused holds up nobody else."""
+        while self._begun < len(self.rows):
+            if self.are_plain:
+                payloads = cast("list[bytes]", self.rows)
+                count, last = aio.put_many(self._writer, payloads, self._begun)
+                if count:
+                    self._begun, self._last = self._begun + count, last
+                    continue
+            row, future = self.rows[self._begun], None
+            try:
+                if isinstance(row, bytes):
+                    self._last = self._writer.put(row)
+                else:
+                    payload, options, future = row
+                    self._last = aio.put_with(self._writer, payload, options, future)
+            except BackpressureError:
+                raise
+            except Exception as error:
+                if future is None:
+                    self._refusal = self._refusal or error
+                else:
+                    future.set_exception(error)
+            self._begun += 1
+        self.rows.clear()
+        return asyncio.ensure_future(self._settled())
+
+    async def _settled(self) -> None:
+        await self._writer.confirmed(self._last)
+        if self._refusal is not None:
+            raise self._refusal
+
+
+class StreamWriter(Appending[aio.StreamWriter, _Run]):
     """The blocking twin of ``quorumbook.streams.StreamWriter``, for any number of threads.
 
     What ``append_nowait`` and ``append_batch_nowait`` refuse for another reason than that too much
@@ -55,8 +135,12 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
 
     def __init__(self, writer: aio.StreamWriter, options: WriterOptions) -> None:
         """Wrap a writer that was opened on the loop thread."""
-        super().__init__(writer)
-        self._calls = AppendCalls(self._loop_thread.loop, options, writer)
+        super().__init__(writer, options.max_pending_records, options.max_pending_bytes)
+        #: Runs that are not settled.
+        self._runs: deque[_Run] = deque()
+        self._next_ticket = 0
+        #: What went wrong with a run of which nobody was told, and its first ticket.
+        self._failure: tuple[int, BaseException] | None = None
 
     @property
     def next_sequence_id(self) -> int:
@@ -81,7 +165,7 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
     @property
     def pending_records(self) -> int:
         """How many records were appended and are not acknowledged."""
-        return self._calls.pending_records
+        return self._count
 
     append = _appending(aio.StreamWriter.append)
     """Append a record and wait until it is safe."""
@@ -114,11 +198,11 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
             self._check_process()
         kept = payload if type(payload) is bytes else frozen(payload)
         if key is None and headers is None and event_time_ms is None and producer_seq is None:
-            return self._calls.join(kept)
+            return self._join(kept)
         options: dict[str, Any] = {"key": key, "headers": headers, "event_time_ms": event_time_ms}
         if producer_seq is not None:
             options["producer_seq"] = producer_seq
-        return self._calls.join(kept, options)
+        return self._join(kept, options)
 
     def confirmed(self, sequence_id: int | None = None) -> None:
         """Wait until the record with a ticket of ``put``, and all before it, are safe.
@@ -132,21 +216,22 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
         """
         self._check_process()
         if sequence_id is not None:
-            self._calls.confirmed(sequence_id)
+            self._confirmed(sequence_id)
             return
         self._after_calls(self._aio.confirmed)
-        self._calls.check_failure()
+        self._check_failure()
 
     def drain(self) -> None:
         """Wait until there is room again for what was refused last."""
         self._check_process()
-        self._calls.wait_for_room()
-        self._calls.check_failure()
+        with self._room:
+            self._wait_for_room()
+        self._check_failure()
 
     def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it."""
         self._after_calls(self._aio.flush)
-        self._calls.check_failure()
+        self._check_failure()
 
     def roll(self) -> None:
         """Complete the present segment; the next record begins another one."""
@@ -162,16 +247,16 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
     def close(self) -> None:
         """Wait for what is pending, complete the segment, and give the lock back."""
         self._after_calls(self._aio.close)
-        self._calls.check_failure()
+        self._check_failure()
 
     abort = blocking(aio.StreamWriter.abort)
     """Stop at once: fail what is pending, and leave the segment for the next writer."""
 
-    def _join(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
+    def _joined_with_future(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
         self._check_process()
         future: LoopFuture[Any] = LoopFuture()
         kept = payload if type(payload) is bytes else frozen(payload)
-        self._calls.join(kept, options, future)
+        self._join(kept, options, future)
         return future
 
     def _append(
@@ -182,20 +267,80 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
             many = [frozen(each) for each in payload]
             append_many = self._aio.append_batch_nowait
             size_bytes = sum(map(len, many))
-            return self._calls.put(
+            return self._put(
                 lambda: append_many(many, **options), len(many), size_bytes, waits=waits
             )
         kept, append = frozen(payload), self._aio.append_nowait
-        return self._calls.put(lambda: append(kept, **options), 1, len(kept), waits=waits)
+        return self._put(lambda: append(kept, **options), 1, len(kept), waits=waits)
 
-    def _after_calls(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run something behind all that was appended before."""
+    def _put(
+        self, begin: Callable[[], asyncio.Future[T]], count: int, size_bytes: int, *, waits: bool
+    ) -> Future[T]:
+        """Have records appended, behind all that was put before."""
+        call = _Call(begin, count, size_bytes + count * ENTRY_OVERHEAD_BYTES)
+        with self._room:
+            while not self._has_room(call.count, call.size_bytes):
+                if not waits:
+                    self._check_room(call.count, call.size_bytes)
+                self._room.wait()
+            self._count += call.count
+            self._bytes += call.size_bytes
+            self._enqueue(call)
+        return call.future
 
-        async def run() -> T:
-            await self._calls.handed_over()
-            return await work()
+    def _join(
+        self,
+        payload: bytes,
+        options: dict[str, Any] | None = None,
+        future: LoopFuture[Appended] | None = None,
+    ) -> int:
+        """Have one record appended behind all that was put before; return its ticket.
 
-        return self._run(run)
+        Raises:
+            BackpressureError: too much is pending.
+        """
+        size_bytes = len(payload) + ENTRY_OVERHEAD_BYTES
+        is_plain = options is None and future is None
+        with self._lock:
+            if self._count >= self._max_count or self._bytes + size_bytes > self._max_bytes:
+                self._check_room(1, size_bytes)
+            run = self._joined
+            if run is None:
+                run = _Run(self._aio, self._next_ticket)
+                self._runs.append(run)
+                self._enqueue(run)
+                self._joined = run
+            if is_plain:
+                run.rows.append(payload)
+            else:
+                run.are_plain = False
+                run.rows.append((payload, options, future))
+            run.count += 1
+            run.size_bytes += size_bytes
+            self._count += 1
+            self._bytes += size_bytes
+            ticket = self._next_ticket
+            self._next_ticket = ticket + 1
+        return ticket
+
+    def _confirmed(self, ticket: int) -> None:
+        """Wait until a record that joined, and all that did before it, are safe."""
+        with self._room:
+            if ticket >= self._next_ticket:
+                raise LocalProtocolError(f"no record has ticket {ticket} yet")
+            waited = [run.future for run in self._runs if run.first_ticket <= ticket]
+            failure = self._failure
+        for future in waited:
+            future.result()
+        if failure is not None and failure[0] <= ticket:
+            raise again(failure[1])
+
+    def _check_failure(self) -> None:
+        """Raise, once, what went wrong with records that joined."""
+        with self._room:
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise again(failure[1])
 
     def _known(self, value: Callable[[aio.StreamWriter], T]) -> T:
         """Return what the writer knows behind all that was appended before."""
@@ -204,3 +349,12 @@ class StreamWriter(ClosingQuietly[aio.StreamWriter]):
             return value(self._aio)
 
         return self._after_calls(known)
+
+    def _finish(self, call: Call, outcome: asyncio.Future[Any]) -> None:
+        super()._finish(call, outcome)
+        if isinstance(call, _Run):
+            with self._lock:
+                error = call.future.exception()
+                if error is not None and self._failure is None:
+                    self._failure = call.first_ticket, error
+                self._runs.remove(call)

@@ -1,4 +1,7 @@
-"""The thread on which the blocking clients' event loop runs, and what crosses over to it."""
+"""The thread on which an event loop runs for programs without one, and what crosses over to it.
+
+The blocking twin works there, and so do Spark's tasks and planners.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,20 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
+from typing import Any, Generic, TypeVar
 
 from quorumbook.env import forks
-from quorumbook.errors import ClientClosedError, LocalProtocolError, QuorumbookError
+from quorumbook.errors import ClientClosedError, LocalProtocolError
 
-A = TypeVar("A")
 T = TypeVar("T")
 #: A signal that comes right before a thread begins to wait is not seen while it waits.
 _LOOK_FOR_SIGNALS_S = 0.5
 #: How long an interrupt waits for the work that it ended.
 _END_S = 5.0
+_OVER = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+#: Held while a future gets its condition, or is settled without one.
+_settling = threading.Lock()
 
 
 class _LoopJob(Generic[T]):
@@ -197,52 +202,55 @@ class LoopBound:
                     self._run(iteration.aclose)
 
 
-class Twin(LoopBound, Generic[A]):
-    """The twin of an object of asyncio that lives on the loop thread, and does the work there."""
+class LoopFuture(concurrent.futures.Future[T]):
+    """A future that the loop thread settles: in a child made by fork it is never waited for.
 
-    def __init__(self, of: A) -> None:
-        """Wrap what was made on the loop thread."""
-        super().__init__()
-        self._aio = of
+    It is running from the start, as cancelling takes no record back.  Most are never waited for,
+    so the condition that others have from the start, and what goes with it, is made when somebody
+    asks for it: a future is one object until then.
+    """
 
-    def __repr__(self) -> str:
-        return f"<sync {self._aio!r}>"
+    def __init__(self) -> None:
+        self._generation = forks.generation
+        self._state = RUNNING
+        self._result: T | None = None
+        self._exception: BaseException | None = None
+        self._own_condition: threading.Condition | None = None
 
+    @property
+    def _condition(self) -> threading.Condition:
+        """What everybody who looks at a future takes first."""
+        if self._generation != forks.generation:
+            if self._state not in _OVER:
+                raise forks.forked_error()
+            self._make_lists()
+            return threading.Condition()
+        with _settling:
+            if self._own_condition is None:
+                self._own_condition = threading.Condition()
+                self._make_lists()
+            return self._own_condition
 
-def unwrapped(twin: Twin[A]) -> A:
-    """Return what does the work of a twin."""
-    return twin._aio  # noqa: SLF001 - of this module
+    @_condition.setter
+    def _condition(self, condition: threading.Condition) -> None:
+        self._own_condition = condition
 
+    def _make_lists(self) -> None:
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
 
-class Closing(Twin[A]):
-    """A twin that the end of a ``with`` block closes."""
+    def done(self) -> bool:
+        """Tell whether the outcome is known."""
+        if self._state in _OVER:
+            return True
+        forks.check_owner(self._generation)
+        return False
 
-    def close(self) -> None:
-        """Let go of everything."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._end_block(exc)
-
-    def _end_block(self, error: BaseException | None) -> None:
-        del error
-        self.close()
-
-
-class ClosingQuietly(Closing[A]):
-    """A twin whose closing has nothing to say where the block failed already."""
-
-    def _end_block(self, error: BaseException | None) -> None:
-        if error is None:
-            self.close()
-            return
-        with contextlib.suppress(QuorumbookError):
-            self.close()
+    def set_result(self, result: T) -> None:
+        """Settle it."""
+        with _settling:
+            if self._own_condition is None:  # nobody waits, and nobody is to be called
+                self._result = result
+                self._state = FINISHED
+                return
+        super().set_result(result)

@@ -1,10 +1,16 @@
-"""The blocking cursor."""
+"""The blocking cursor, and the reader by one."""
 
 from __future__ import annotations
 
+import contextlib
+
+from quorumbook.errors import QuorumbookError
 from quorumbook.streams.cursors import cursor as aio
-from quorumbook.sync.declared import blocking, held
-from quorumbook.sync.loop import Twin
+from quorumbook.streams.cursors import reader as aio_reader
+from quorumbook.streams.reading.batches import Record
+from quorumbook.sync.declared import blocking, held, iterating
+from quorumbook.sync.streams.reader import Taking
+from quorumbook.sync.twin import Twin
 
 
 class Cursor(Twin[aio.Cursor]):
@@ -44,3 +50,31 @@ class Cursor(Twin[aio.Cursor]):
     """Forget the cursor; nothing holds retention for it any more."""
     lag = blocking(aio.Cursor.lag)
     """Return what is still before it."""
+
+
+class CursorReader(Taking[aio_reader.CursorReader, Record]):
+    """The blocking twin of ``quorumbook.streams.CursorReader``."""
+
+    def __init__(self, reader: aio_reader.CursorReader) -> None:
+        """Wrap a reader that was opened on the loop thread."""
+        super().__init__(reader)
+        self._cursor = Cursor(reader.cursor)
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor, to commit, to acknowledge, and to store a state."""
+        return self._cursor
+
+    read_batches = iterating(aio_reader.CursorReader.read_batches)
+    """Yield records as they come, those of an entry together."""
+    commit = blocking(aio_reader.CursorReader.commit)
+    """Move the cursor behind what is done: what was handed out before the last call."""
+    close = blocking(aio_reader.CursorReader.close)
+    """Let go of everything."""
+
+    def _end_block(self, error: BaseException | None) -> None:
+        if error is None:
+            self.close(is_done=True)
+            return
+        with contextlib.suppress(QuorumbookError):
+            self.close()

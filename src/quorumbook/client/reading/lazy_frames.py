@@ -1,4 +1,4 @@
-"""Tables for programs without asyncio that read as they are asked: DuckDB's way, and Polars'."""
+"""Lazy frames of Polars, which read what a query leaves: for programs without asyncio."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: What makes the batches of some columns, within bounds of one of them.
-Batches: TypeAlias = "Callable[[Sequence[str], Bounds], Iterator[pa.RecordBatch]]"
+Batches: TypeAlias = "Callable[[Sequence[str], ValueBounds], Iterator[pa.RecordBatch]]"
 
 #: How a comparison reads with its sides exchanged.
 _MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
-class Bounds(NamedTuple):
+class ValueBounds(NamedTuple):
     """Between which numbers a column's values are in all rows that are wanted; both included."""
 
     low: int | None = None
     high: int | None = None
 
-    def and_(self, other: Bounds) -> Bounds:
+    def and_(self, other: ValueBounds) -> ValueBounds:
         """Return where both hold."""
         lows = [each for each in (self.low, other.low) if each is not None]
         highs = [each for each in (self.high, other.high) if each is not None]
-        return Bounds(max(lows, default=None), min(highs, default=None))
+        return ValueBounds(max(lows, default=None), min(highs, default=None))
 
 
 def lazy_frame(schema: pa.Schema, filler: str, batches: Batches, bounded: str = "") -> Any:
@@ -48,7 +48,9 @@ def lazy_frame(schema: pa.Schema, filler: str, batches: Batches, bounded: str = 
         columns: list[str] | None, predicate: Any, count: int | None, _size: int | None
     ) -> Iterator[Any]:
         wanted = schema.names if columns is None else columns or [filler]
-        bounds = Bounds() if predicate is None or not bounded else bounds_of(predicate, bounded)
+        bounds = (
+            ValueBounds() if predicate is None or not bounded else bounds_of(predicate, bounded)
+        )
         for batch in batches(wanted, bounds):
             frame: Any = pl.from_arrow(batch)
             if count is not None:
@@ -62,7 +64,7 @@ def lazy_frame(schema: pa.Schema, filler: str, batches: Batches, bounded: str = 
     return register_io_source(source, schema=nothing.schema)
 
 
-def bounds_of(predicate: Any, column: str) -> Bounds:
+def bounds_of(predicate: Any, column: str) -> ValueBounds:
     """Return what a filter of Polars says of a column of whole numbers.
 
     Filters run on the rows in any case, so what is not understood here bounds nothing.
@@ -70,27 +72,27 @@ def bounds_of(predicate: Any, column: str) -> Bounds:
     try:
         return _bounds(json.loads(predicate.meta.serialize(format="json")), column)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return Bounds()
+        return ValueBounds()
 
 
-def _bounds(node: dict[str, Any], column: str) -> Bounds:
+def _bounds(node: dict[str, Any], column: str) -> ValueBounds:
     if "BinaryExpr" not in node:
-        return Bounds()
+        return ValueBounds()
     left, operation, right = (node["BinaryExpr"][name] for name in ("left", "op", "right"))
     if operation in ("And", "LogicalAnd"):
         return _bounds(left, column).and_(_bounds(right, column))
     if "Literal" in left:
         left, right, operation = right, left, _MIRRORED.get(operation, "")
     if left != {"Column": column} or "Literal" not in right:
-        return Bounds()
+        return ValueBounds()
     (kind,) = right["Literal"].values()
     (value,) = kind.values()
     if not isinstance(value, int) or isinstance(value, bool):
-        return Bounds()
+        return ValueBounds()
     return {
-        "Eq": Bounds(value, value),
-        "Gt": Bounds(low=value + 1),
-        "GtEq": Bounds(low=value),
-        "Lt": Bounds(high=value - 1),
-        "LtEq": Bounds(high=value),
-    }.get(operation, Bounds())
+        "Eq": ValueBounds(value, value),
+        "Gt": ValueBounds(low=value + 1),
+        "GtEq": ValueBounds(low=value),
+        "Lt": ValueBounds(high=value - 1),
+        "LtEq": ValueBounds(high=value),
+    }.get(operation, ValueBounds())

@@ -1,8 +1,7 @@
-"""What every command takes, and what it gets for it.
+"""One invocation of a command: what it was told, and a loop to run a coroutine on.
 
-A command is declared with ``cls=Command`` and receives a ``Call`` as its first argument
-(``click.pass_obj``): the configuration with the source of each value, the metadata URI, the
-output form, and an event loop to run a coroutine on.  Errors end as one line.
+A command receives it as its first argument (``click.pass_obj``): the configuration with the source
+of each value, the metadata URI, the output form.
 """
 
 from __future__ import annotations
@@ -13,19 +12,16 @@ import functools
 import gc
 import os
 import sys
-import traceback
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from quorumbook.cli.errors import verdict
-from quorumbook.cli.explained.codes import code_of, with_code
-from quorumbook.cli.output import FORMATS, TABLE, Output
+from quorumbook.cli.explained.codes import with_code
+from quorumbook.cli.output import TABLE, Output
+from quorumbook.cli.serving.telemetry import start_telemetry
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
     from quorumbook import BookKeeper
     from quorumbook.config import Settings
 
@@ -36,8 +32,6 @@ T = TypeVar("T")
 #: Beside a checkpoint that computed, each of them took the interpreter's own 5 ms: 23 ms for one
 #: write and sync where it is 3 without.
 _SWITCH_INTERVAL_S = 0.0002
-_OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form",
-        "log_format", "log_levels")  # fmt: skip
 #: The source of what ``--log-format`` and ``--log-level`` say.
 _OPTION = "command line"
 
@@ -225,171 +219,3 @@ def _loop_factory() -> Any:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _log_options() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--log-format"], type=click.Choice(["text", "json"]),
-            help="How a line of the log is written [default: text].",
-        ),
-        click.Option(
-            ["--log-level", "log_levels"], metavar="[ROOM=]LEVEL", multiple=True,
-            help="From which level on lines are written, everywhere or by one room: debug, info, "
-                 "warning, error; may be given several times.",
-        ),
-    ]  # fmt: skip
-
-
-class ClusterCommand(click.Command):
-    """A command with the common options; its errors are one line and an exit code."""
-
-    def __init__(
-        self,
-        *arguments: Any,
-        forms: Sequence[str] = FORMATS,
-        form: str = TABLE,
-        has_metadata: bool = True,
-        has_peer_file: bool = False,
-        has_log: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self._forms = tuple(forms)
-        if has_log:
-            self.params += _log_options()
-        if has_metadata:
-            self.params.append(
-                click.Option(
-                    ["--metadata"], metavar="URI",
-                    help="Where the cluster's metadata is (also QUORUMBOOK_METADATA).",
-                )
-            )  # fmt: skip
-            self.params.append(
-                click.Option(["--context"], metavar="NAME", help="The cluster of this name.")
-            )
-        if has_peer_file:
-            self.params.append(
-                click.Option(
-                    ["--conf", "peer_file"], metavar="FILE",
-                    help="Read a Java bookie's bk_server.conf as well.",
-                )
-            )  # fmt: skip
-        self.params += [
-            click.Option(
-                ["--config", "config_file"], metavar="FILE",
-                help="Configuration file [default: quorumbook.toml here, or in /etc/quorumbook].",
-            ),
-            click.Option(
-                ["--set", "overrides"], metavar="KEY=VALUE", multiple=True,
-                help="Set an option; `quorumbook config show` lists them.",
-            ),
-            click.Option(["-v", "--verbose", "is_verbose"], is_flag=True,
-                         help="Log more, and show the trace of an error."),
-        ]  # fmt: skip
-        if forms:
-            self.params.append(
-                click.Option(
-                    ["-o", "--output", "output_form"],
-                    type=click.Choice(forms),
-                    default=form,
-                    show_default=True,
-                    help="Form of the output.",
-                )
-            )
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an exception becomes a line on standard error."""
-        own = {name: ctx.params.pop(name) for name in _OWN if name in ctx.params}
-        self._take_from_before(ctx, own)
-        ctx.obj = Call(**own, uses_contexts="metadata" in own)
-        if ctx.obj.is_verbose:
-            configure_logging(is_verbose=True)
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except (click.ClickException, click.Abort, click.exceptions.Exit):
-            raise
-        except BaseExceptionGroup as group:
-            return self._failed(_leaf(group), group, is_verbose=ctx.obj.is_verbose)
-        except (Exception, KeyboardInterrupt) as error:
-            return self._failed(error, error, is_verbose=ctx.obj.is_verbose)
-        return result
-
-    def _take_from_before(self, ctx: click.Context, own: dict[str, Any]) -> None:
-        """Take the common options that stand before the command, too."""
-        before = ctx.find_root().params if ctx.parent is not None else {}
-        for name in ("metadata", "context", "config_file"):
-            if name in own and own[name] is None:
-                own[name] = before.get(name)
-        own["is_verbose"] = own.get("is_verbose") or bool(before.get("is_verbose"))
-        if "overrides" in own:
-            own["overrides"] = (*(before.get("overrides") or ()), *own["overrides"])
-        form = before.get("output_form")
-        source = ctx.get_parameter_source("output_form")
-        if form is None or source is click.core.ParameterSource.COMMANDLINE:
-            return
-        if form not in self._forms:
-            known = ", ".join(self._forms) or "none"
-            ctx.fail(f"-o {form} is not a form of this command's output; it has: {known}")
-        own["output_form"] = form
-
-    def _failed(self, error: BaseException, whole: BaseException, *, is_verbose: bool) -> int:
-        result = verdict(error)
-        if is_verbose and not isinstance(error, KeyboardInterrupt | BrokenPipeError):
-            traceback.print_exception(whole)
-        if result.message:
-            print(f"quorumbook: {with_code(result.line(), code_of(error))}", file=sys.stderr)
-        if isinstance(error, BrokenPipeError):
-            # The interpreter flushes once more at its end and would complain then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return result.code
-
-
-def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-def configure_logging(*, is_verbose: bool) -> None:
-    """Send the library's log to standard error, for commands that run for long."""
-    import logging
-
-    from quorumbook.env.log import FloodFilter
-
-    handler = logging.StreamHandler()
-    handler.addFilter(FloodFilter())
-    logging.basicConfig(
-        level=logging.DEBUG if is_verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        handlers=[handler],
-    )
-
-
-def start_telemetry() -> None:
-    """Send traces, metrics and logs of this command, if the environment says where to."""
-    from quorumbook.env.log import is_telemetry_wanted
-
-    if not is_telemetry_wanted():
-        return
-    try:
-        from quorumbook.otel.process import start
-    except ImportError:
-        print(
-            "quorumbook: nothing is sent to OpenTelemetry: pip install 'quorumbook[otel]'",
-            file=sys.stderr,
-        )
-        return
-    context = click.get_current_context(silent=True)
-    words = context.command_path.split() if context is not None else []
-    start("-".join(["quorumbook", *words[1:2]]))
-
-
-def send_metrics(families: Callable[[], Iterable[Metric]]) -> None:
-    """Send a server's own numbers, too, if anything is sent; called on its loop."""
-    if "quorumbook.otel.process" in sys.modules:
-        from quorumbook.otel.process import meter
-
-        meter(families)
