@@ -31,6 +31,7 @@ EVERYTHING: dict[str, Any] = {
     "environment": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "NAMED": "1: {x}"},
     "bookies": {
         "replicas": 5,
+        "processes": 3,
         "journal": {"size": "10Gi", "storageClass": "fast"},
         "nodeSelector": {"disk": "nvme"},
         "tolerations": [{"key": "storage", "operator": "Exists"}],
@@ -153,6 +154,7 @@ def test_values_arrive_and_options_are_those_that_there_are(render, tmp_path):
     for pods in (bookies, *others):
         variables = pods["template"]["spec"]["containers"][0]["env"]
         assert {"name": "NAMED", "value": "1: {x}"} in variables
+    _check_processes(objects, bookies["template"]["spec"]["containers"][0])
     journal, ledgers = (claim["spec"] for claim in bookies["volumeClaimTemplates"])
     assert journal["storageClassName"] == "fast"
     assert "storageClassName" not in ledgers
@@ -169,11 +171,31 @@ def test_values_arrive_and_options_are_those_that_there_are(render, tmp_path):
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
+def _check_processes(objects: list[dict[str, Any]], container: dict[str, Any]) -> None:
+    """All bookies of a pod are reached, watched, and asked before they are stopped."""
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {
+        "bookie": 3181, "bookie-2": 3182, "bookie-3": 3183,
+        "http": 8080, "http-2": 8081, "http-3": 8082,
+    }  # fmt: skip
+    assert container["args"] == ["bookie", "run", "--processes", "3"]
+    (asked,) = container["lifecycle"]["preStop"]["exec"]["command"][2:]
+    assert subprocess.run(["sh", "-n", "-c", asked], check=False).returncode == 0
+    assert [f"HOST:{port}" in asked for port in (3181, 3182, 3183)] == [True] * 3
+    service = _named(objects, "Service", "own-bookie")["spec"]["ports"]
+    assert {each["name"]: each["port"] for each in service} == ports
+    rules = _named(objects, "NetworkPolicy", "own-bookie")["spec"]["ingress"]
+    assert {each["port"] for rule in rules for each in rule["ports"]} == ports.keys()
+    watched = _named(objects, "PodMonitor", "own-quorumbook")["spec"]["podMetricsEndpoints"]
+    assert {each["port"] for each in watched} == {"http", "http-2", "http-3"}
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"bookies": {"replicas": "three"}}, "replicas"),
         ({"bookies": {"replica": 3}}, "replica"),
+        ({"bookies": {"processes": 0}}, "processes"),
         ({"metadata": {"uri": "sqlite:///data/metadata.db"}}, "uri"),
         ({"bookies": {"journal": {"size": "much"}}}, "size"),
         ({"config": {"storage": "fast"}}, "storage"),

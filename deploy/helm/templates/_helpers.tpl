@@ -7,6 +7,11 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
+{{- /* What the ports of a pod's second bookie and of further ones are called; takes 0, 1, … */ -}}
+{{- define "nth" -}}
+{{- if . }}-{{ add1 . }}{{ end -}}
+{{- end -}}
+
 {{- /* What all objects carry; takes a dict of root and component. */ -}}
 {{- define "labels" -}}
 app.kubernetes.io/name: quorumbook
