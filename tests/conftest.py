@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -102,6 +103,13 @@ def _end_if_it_hangs(item: pytest.Item) -> None:
     limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
     stderr = item.config.stash[fault_handler_stderr_fd_key]
     faulthandler.dump_traceback_later(limit_s + GRACE_S, file=stderr, exit=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _browsers_that_are_left() -> Iterator[None]:
+    yield
+    if "doubles.browsers" in sys.modules:
+        sys.modules["doubles.browsers"].quit_browsers()
 
 
 @pytest.fixture(scope="session")

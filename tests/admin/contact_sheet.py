@@ -12,7 +12,8 @@ import os
 import sys
 import time
 
-from admin.test_admin_console import addresses, browser, console_on
+from admin.test_admin_console import addresses, console_on
+from doubles.browsers import browser, quit_browsers
 from quorumbook.admin.console.pages import PAGES
 from quorumbook.testing import LocalCluster
 
@@ -48,6 +49,7 @@ def main(directory: str) -> None:
                             f"<figure><img src={html.escape(file)!r} width=420><figcaption>"
                             f"{html.escape(path)} {size} {theme}</figcaption></figure>"
                         )
+    quit_browsers()
     sheet = "<!DOCTYPE html><title>Console</title><style>figure{display:inline-block}</style>"
     with open(os.path.join(directory, "index.html"), "w", encoding="utf-8") as file_:
         file_.write(sheet + "".join(rows))

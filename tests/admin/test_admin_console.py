@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,22 +13,16 @@ import httpx
 import pytest
 
 import quorumbook
+from doubles.browsers import browser, needs_browser
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.console.actions import ACTIONS
 from quorumbook.admin.console.pages import PAGES
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
 from quorumbook.protocol.digest import DigestType
 from quorumbook.testing import LocalCluster
-
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-needs_browser = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER) and not os.environ.get("CI"),
-    reason="no chromium with its driver (Debian: chromium chromium-driver)",
-)
-#: Scripts of pages are ours: whatever they log is a defect.
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 @dataclass
@@ -89,35 +81,6 @@ def console():
         http.put(f"{streams}/orders/eu/cursors/billing", json={"position": "seq:3"})
         http.post(f"{streams}/jobs/groups/g/records", json={"member": "m", "wait_s": 0})
         yield running
-
-
-@contextlib.contextmanager
-def browser(size: str = "desktop", theme: str = "light", scripts: bool = True):
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service as Driver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    width, height = SIZES[size]
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                 f"--window-size={width},{height}"):  # fmt: skip
-        options.add_argument(word)
-    if size == "phone":
-        metrics = {"width": width, "height": height, "pixelRatio": 1.0}
-        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
-    if not scripts:
-        options.add_experimental_option(
-            "prefs", {"profile.managed_default_content_settings.javascript": 2}
-        )
-    driver = webdriver.Chrome(options=options, service=Driver(DRIVER))
-    driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": theme}]},
-    )
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 def wait_for(driver, condition):
@@ -246,6 +209,35 @@ def test_an_action_takes_its_confirmation(console):
         assert http.post("/ui/do/nothing", data=form).status_code == 404
         changes = http.get("/api/v2/audit").json()["changes"]
         assert changes[0]["outcome"] == "not-confirmed"
+
+
+#: They are about no bookie, ledger, stream or token; cancelling a job loses nothing.
+UNNAMED = {"stream-create", "recovery-on", "recovery-off", "audit-now", "job-cancel"}
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.key)
+def test_no_action_is_forged_or_goes_unconfirmed(console, action):
+    bookie = console.cluster.bookie_ids[0]
+    names = {"bookie": bookie, "id": "0", "name": "orders/eu", "cursor": "billing"}
+    fields = {each.name: each.value or "seq:1" for each in action.inputs}
+    with console.http() as http:
+        csrf = _secret(http.get("/ui/ledgers/0").text)
+        before = len(http.get("/api/v2/audit?limit=1000").json()["changes"])
+        form = {**fields, **names}
+        confirmed = {"confirm": form.get(action.confirm, "")}
+        for secret in {}, {"csrf": ""}, {"csrf": csrf[:-1]}, {"csrf": "x" * 100}:
+            answer = http.post(f"/ui/do/{action.key}", data={**form, **confirmed, **secret})
+            assert answer.status_code == 403, (secret, answer.text)
+        assert (action.key in UNNAMED) == (not action.confirm)
+        if action.confirm:
+            for typed in {}, {"confirm": ""}, {"confirm": f"{form[action.confirm]}x"}:
+                data = {**form, "csrf": csrf, **typed}
+                answer = http.post(f"/ui/do/{action.key}", data=data)
+                assert answer.status_code == 400, (typed, answer.text)
+        changes = http.get("/api/v2/audit?limit=1000").json()["changes"]
+        assert {each["outcome"] for each in changes[: len(changes) - before]} <= {
+            "csrf", "not-confirmed", "not-authenticated",
+        }  # fmt: skip
 
 
 def test_roles_decide_what_a_page_offers_and_does(tmp_path):

@@ -1,8 +1,8 @@
 """What is done by a form: its role, what has to be typed, and the API's endpoint that does it.
 
 An action is an endpoint of the API, so that a page can do nothing that a program cannot; what a
-form adds is the typed confirmation.  It is asked for where something cannot be taken back at
-once: then the name of what it is about has to be typed.
+form adds is the typed confirmation: the name of the bookie, ledger, stream or token that it is
+about.  What is about none of them asks for none.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ ACTIONS: tuple[Action, ...] = (
            confirm="bookie", then="/ui/bookies/{bookie}", kinds={"read_only": "boolean"},
            inputs=(Input("read_only", "", "hidden", "true"), Input("reason", "Reason"))),
     Action("read-only-off", "Make writable again", "PUT", _READ_ONLY,
-           "The bookie takes new ledgers again.", then="/ui/bookies/{bookie}",
+           "The bookie takes new ledgers again.", confirm="bookie", then="/ui/bookies/{bookie}",
            kinds={"read_only": "boolean"}, inputs=(Input("read_only", "", "hidden", "false"),)),
     Action("collect", "Collect garbage", "POST", "/api/v2/bookies/{bookie}/gc",
            "Ledgers that were deleted in the cluster leave the bookie's disks now.",
+           confirm="bookie",
            then="/ui/bookies/{bookie}"),
     _bookie("drain", "Drain", "Make it read-only, and move everything it holds to others."),
     _bookie("recover", "Recover", "Re-replicate what it held from the other replicas.",
