@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 #: The modules that need an extra, which its environment must be able to import.
 NEEDING = {
     "arrow": "quorumbook.client.reading.arrow quorumbook.streams.tier.part_file",
+    "console": "quorumbook.admin.server",
     "delta": "deltalake",  # our part of it runs in Spark
     "demo": "quorumbook.cli.demo.flights",  # of the package only files are read
     "etcd": "quorumbook.metadata.etcd.client",

@@ -34,7 +34,13 @@ def main(directory: str) -> None:
             batch = {"records": [{"text": f"order {n}", "key": str(n)} for n in range(200)]}
             http.post(f"{streams}/orders/eu/records", json=batch)
             http.put(f"{streams}/orders/eu/cursors/billing", json={"position": "seq:50"})
-        cluster.stop(cluster.bookie_ids[3])
+            http.post(streams, json={"name": "jobs", "partitions": 2})
+            http.post(f"{streams}/jobs/records", json=batch)
+            http.post(f"{streams}/jobs/groups/work/records", json={"member": "m", "wait_s": 0})
+        lost = cluster.bookie_ids[3]
+        cluster.stop(lost)
+        with running.http() as http:
+            http.post(f"/api/v2/bookies/{lost}/recover", json={})
         paths = addresses(running)
         for size in ("desktop", "phone"):
             for theme in ("light", "dark"):

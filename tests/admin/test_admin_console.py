@@ -145,6 +145,13 @@ def test_every_page_answers_html_and_json_and_runs_no_strange_script(console):
             assert http.get(f"/api{twin}".replace("&amp;", "&")).status_code == 200, (path, twin)
 
 
+def test_commands_in_sentences_are_set_as_such(console):
+    with console.http() as http:
+        page = http.get("/ui").text
+        assert "<code>quorumbook recovery run</code>" in page
+        assert "`" not in page
+
+
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
     options = {"password": b"open sesame", "digest_type": DigestType.HMAC}
     with console.cluster.connect() as client, client.create_ledger(**options) as ledger:

@@ -10,8 +10,8 @@ import pytest
 from admin.conftest import problem
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.endpoints import bookies as bookie_endpoints
 from quorumbook.admin.facts import bookie_http
-from quorumbook.admin.http import bookies as bookie_endpoints
 from quorumbook.admin.http import streams_held
 from quorumbook.errors import ConnectFailedError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 from typing import Any
@@ -50,6 +51,7 @@ def bad(field: Field) -> list[Any]:
         values = ["maybe", 7, {}]
     elif field.kind in ("array", "object"):
         values = ["x", 1, True]
+        values += [{"a": "\ud800"}, {"\ud800": "a"}] if field.kind == "object" else []
     elif field.choices:
         values.append("none-of-them")
     return values
@@ -160,7 +162,8 @@ async def test_bad_names_in_paths_are_one_problem(api):
 
 async def test_what_is_not_there_is_said_by_every_endpoint(api):
     for endpoint in OURS:
-        if not endpoint.names:
+        # A rack may be that of a bookie which is not there yet.
+        if not endpoint.names or "location" in endpoint.body:
             continue
         names = {
             name: 999_999 if field.kind == "integer" else "nobody"
@@ -173,6 +176,11 @@ async def test_what_is_not_there_is_said_by_every_endpoint(api):
             body["records"] = [{"text": "x"}]
         if "before" in body:
             body["before"] = "seq:1"
+        if "entries" in body:
+            body["entries"] = [{"text": "x"}]
+        for name, value in (("position", "earliest"), ("compatibility", "none")):
+            if name in endpoint.body:
+                body[name] = value
         answer = await api.http.request(
             endpoint.method, path_of(endpoint, **names), json=body if endpoint.body else None
         )
@@ -180,19 +188,23 @@ async def test_what_is_not_there_is_said_by_every_endpoint(api):
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if e.is_lenient], ids=_name)
-async def test_the_peers_paths_take_anything_without_a_trace(api, endpoint):
-    for params in ({}, {"ledger_id": "x"}, {"ledger_id": "-1"}, {"page": "9" * 99}, {"type": "x"},
-                   {"ledger_id": "7", "bookie": "nobody"}, {"enabled": "maybe"}):  # fmt: skip
-        for content in (b"", b"{", b"[]", b'{"bookie_src": 7}', b'{"delay_seconds": "x"}'):
-            if endpoint.method == "GET" and content:
-                continue
+#: What the peer's paths are asked for.
+STRANGE = ({}, {"ledger_id": "x"}, {"ledger_id": "-1"}, {"page": "9" * 99}, {"type": "x"},
+           {"ledger_id": "7", "bookie": "nobody"}, {"enabled": "maybe"})  # fmt: skip
+CONTENTS = (b"", b"{", b"[]", b'{"bookie_src": 7}', b'{"delay_seconds": "x"}')
+
+
+async def test_the_peers_paths_take_anything_without_a_trace(api):
+    for endpoint in (each for each in ENDPOINTS if each.is_lenient):
+        contents = CONTENTS[:1] if endpoint.method == "GET" else CONTENTS
+        for params, content in itertools.product(STRANGE, contents):
             answer = await api.http.request(
                 endpoint.method, endpoint.path, params=params, content=content
             )
-            assert answer.status_code < 500 or answer.status_code == 503, answer.text
+            said = (_name(endpoint), params, content, answer.text)
+            assert answer.status_code < 500 or answer.status_code == 503, said
             if answer.status_code >= 400:
-                assert answer.json().keys() == {"type", "title", "status", "detail", "code"}
+                assert answer.json().keys() == {"type", "title", "status", "detail", "code"}, said
 
 
 async def test_strange_paths_and_verbs_are_problems(api):

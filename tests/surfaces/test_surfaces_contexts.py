@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import httpx
 import pytest
 
 from quorumbook.config import load
@@ -106,25 +107,57 @@ def test_what_is_no_place_says_which_forms_there_are(quorumbook):
     assert "yesterday" in failed.err
 
 
+def test_a_console_serves_several_contexts(nobody, cluster):
+    nobody("context", "add", "here", "--metadata", cluster.metadata_uri)
+    nobody("context", "add", "away", "--metadata", "zk://127.0.0.1:1/ledgers")
+    both = nobody("--metadata", cluster.metadata_uri, "console", "here", "away", code=2)
+    assert "names of contexts, or --metadata" in both.err
+    assert "no context nowhere" in nobody("console", "here", "nowhere", code=2).err
+    assert "named twice" in nobody("console", "here", "here", code=2).err
+    with nobody.running("console", "away", "here", "--port", "0", "-o", "jsonl") as process:
+        row = json.loads(process.stdout.readline())
+        assert row["clusters"] == ["away", "here"]
+        with httpx.Client(base_url=row["url"], timeout=30) as http:
+            found = http.get("/clusters/here/api/v2/bookies").json()["bookies"]
+            assert [each["bookie_id"] for each in found] == sorted(cluster.bookie_ids)
+            # One that is away keeps nobody from the other, and says so.
+            rows = http.get("/api/v2/clusters").json()["clusters"]
+            assert [(each["name"], each["status"] == "unknown") for each in rows] == [
+                ("away", True), ("here", False),
+            ]  # fmt: skip
+            assert "/clusters/here/ui" in http.get("/ui/clusters").text
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_completion(quorumbook, shell):
     assert "_QUORUMBOOK_COMPLETE" in quorumbook("completion", shell).text
 
 
-def test_names_of_bookies_and_streams_are_completed(quorumbook, cluster):
-    def completed(*words: str) -> list[str]:
-        quorumbook.environment |= {
-            "_QUORUMBOOK_COMPLETE": "bash_complete",
-            "COMP_WORDS": " ".join(("quorumbook", *words)),
-            "COMP_CWORD": str(len(words)),
-        }
-        lines = quorumbook().text.splitlines()
-        return [line.partition(",")[2] for line in lines]
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_of_contexts_bookies_and_streams_are_completed(quorumbook, cluster, tmp_path, shell):
+    quorumbook.environment["XDG_CONFIG_HOME"] = str(tmp_path / "home")
 
-    quorumbook("stream", "create", "orders")
+    def completed(*words: str) -> list[str]:
+        line = " ".join(("quorumbook", *words))
+        # zsh says the number of the word, fish the word itself.
+        at = words[-1] if shell == "fish" else str(len(words))
+        asking = {"_QUORUMBOOK_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": at}
+        quorumbook.environment |= asking
+        text = quorumbook().text
+        for name in asking:
+            del quorumbook.environment[name]
+        if shell == "zsh":  # a kind, a name and its help, a line each
+            return text.splitlines()[1::3]
+        return [line.partition(",")[2].partition("\t")[0] for line in text.splitlines()]
+
+    stream = f"orders-{shell}"
+    quorumbook("stream", "create", stream)
+    quorumbook("context", "add", "production", "--metadata", cluster.metadata_uri)
     assert completed("stat") == ["status"]
     assert sorted(completed("bookie", "drain", "127")) == sorted(cluster.bookie_ids)
-    assert completed("stream", "read", "ord") == ["orders"]
+    assert completed("stream", "read", stream[:-1]) == [stream]
+    assert completed("context", "use", "prod") == ["production"]
+    assert completed("console", "prod") == ["production"]
 
 
 def test_the_systems_file_is_found_where_there_is_none_here(tmp_path, monkeypatch):

@@ -184,6 +184,8 @@ def test_open_ledgers_are_left_alone_or_closed(cluster, run):
 def test_a_command_for_the_other_case_says_so(cluster, run, command, hint):
     bookie = cluster.bookie_ids[0]
     if command == "drain":
+        # Nobody is sent to another command for a bookie that nobody knows.
+        assert "nothing is known" in run(cluster, "drain", "10.0.0.7:1", code=2)
         cluster.stop(bookie)
     assert f"bookie {hint}" in run(cluster, command, bookie, code=2)
 

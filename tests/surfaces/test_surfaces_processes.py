@@ -51,11 +51,7 @@ class Service:
         return json.loads(text)
 
     def children(self) -> list[int]:
-        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        if not os.path.exists(path):
-            pytest.skip("needs /proc to find child processes")
-        with open(path) as file:
-            return [int(child) for child in file.read().split()]
+        return _children(self.process.pid)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -71,6 +67,14 @@ def service(directory, *words: str):
         if one.process.poll() is None:
             one.stop()
         one.process.stdout.close()
+
+
+def _children(pid):
+    path = f"/proc/{pid}/task/{pid}/children"
+    if not os.path.exists(path):
+        pytest.skip("needs /proc to find child processes")
+    with open(path) as file:
+        return [int(child) for child in file.read().split()]
 
 
 @pytest.fixture
@@ -143,3 +147,41 @@ def test_bookies_end_with_a_service_that_was_killed(directory) -> None:
         a.process.kill()
         a.process.wait()
         wait(lambda: not any(os.path.exists(f"/proc/{p}") for p in pids), "they are gone")
+
+
+def _get(url):
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return json.loads(answer.read())
+    except OSError:
+        return None
+
+
+def test_an_admin_service_beside_a_bookie_is_started_again_and_ends_with_it(directory) -> None:
+    port, admin = free_ports(2)
+    words = ("--port", str(port), "--data-dir", "a", "-o", "jsonl", "--set",
+             "admin.in_bookie=true", "--set", f"admin.port={admin}")  # fmt: skip
+    with service(directory, *words) as a:
+        row = json.loads(a.process.stdout.readline())
+        assert row["console"] == f"http://127.0.0.1:{admin}"
+        cluster = f"{row['console']}/api/v2/cluster"
+        assert [each["bookie_id"] for each in _get(cluster)["bookies"]] == [row["bookie_id"]]
+        (beside,) = a.children()
+        os.kill(beside, signal.SIGKILL)
+        wait(lambda: "admin was killed by signal 9" in a.log, "the end is told")
+        wait(lambda: _get(cluster) is not None, "it is started again")
+        (beside,) = a.children()
+        assert a.stop() == 0
+        assert not os.path.exists(f"/proc/{beside}")
+
+
+def test_a_bookie_serves_although_its_admin_service_cannot_start(directory) -> None:
+    port = free_ports(1)[0]
+    words = ("--port", str(port), "--data-dir", "a", "-o", "jsonl", "--set",
+             "admin.in_bookie=true", "--set", "admin.host=0.0.0.0")  # fmt: skip
+    with service(directory, *words) as a:
+        row = json.loads(a.process.stdout.readline())
+        assert "console" not in row
+        assert "the bookie serves without it" in a.log
+        assert "admin.token_file" in a.log
+        assert a.stop() == 0

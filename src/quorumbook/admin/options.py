@@ -41,7 +41,9 @@ class AdminOptions(Options):
         "", "Who signs certificates of clients; these take the place of a token.",
     )
     certificate_roles: tuple[str, ...] = option(
-        (), "What clients with certificates may do: COMMON-NAME=ROLE.",
+        (),
+        "What clients with certificates may do: COMMON-NAME=ROLE; places may follow as in "
+        "oidc_roles.",
     )
     oidc_issuer: str = option(
         "",
@@ -57,13 +59,18 @@ class AdminOptions(Options):
     oidc_roles: tuple[str, ...] = option(
         (),
         "What people of the provider may do: VALUE=ROLE, by a value of oidc_roles_claim; "
-        "VALUE=ROLE@NAMESPACE confines them. The highest role counts.",
+        "VALUE=ROLE@/NAMESPACE and VALUE=ROLE@CLUSTER confine them. The highest role counts.",
     )
     oidc_roles_claim: str = option(
         "groups", "The claim that has the values; dots lead into others (realm_access.roles).",
     )
     oidc_name_claim: str = option(
         "preferred_username", "The claim by which the audit log names people; else sub.",
+    )
+    audit_stream: str = option(
+        "",
+        "A stream of the cluster, in the namespace /streams, that gets a record of each change, "
+        "too; it is made if it is missing.",
     )
     max_connections: int = option(
         256, "Connections at a time; further ones are closed.",

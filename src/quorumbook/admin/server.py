@@ -15,13 +15,15 @@ import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quorumbook.admin.access.answers import BoundedAnswers
@@ -29,7 +31,16 @@ from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.oidc import OidcOptions, OidcProvider, oidc_roles
 from quorumbook.admin.access.roles import Role, certificate_roles
 from quorumbook.admin.console.web import Console
-from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
+from quorumbook.admin.endpoints import (
+    bookies,
+    cluster,
+    keeping,
+    ledgers,
+    racks,
+    records,
+    streams,
+    upkeep,
+)
 from quorumbook.admin.http.app import CERTIFICATE, App, problem_response
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.openapi import openapi_document
@@ -55,10 +66,13 @@ def all_endpoints() -> list[Endpoint]:
     """Return every endpoint, the document of them included."""
     declared = [
         *cluster.ENDPOINTS,
+        *racks.ENDPOINTS,
         *bookies.ENDPOINTS,
+        *upkeep.ENDPOINTS,
         *ledgers.ENDPOINTS,
         # Before the streams': their paths take any name.
         *records.ENDPOINTS,
+        *keeping.ENDPOINTS,
         *streams.ENDPOINTS,
     ]
 
@@ -311,19 +325,25 @@ class _Uvicorn(uvicorn.Server):
 
 
 class AdminServer:
-    """API and console of one cluster.
+    """API and console of a cluster, or of several: those further ones below a path of their own.
 
     Args:
         options: Where it listens, and whom it lets in.
         service: Whom it asks.
+        others: Further clusters, each with its ``base``.
     """
 
-    def __init__(self, options: AdminOptions, service: Service) -> None:
+    def __init__(
+        self, options: AdminOptions, service: Service, others: Sequence[Service] = ()
+    ) -> None:
         self._options = options
         self._service = service
+        self._others = others
+        for each in (service, *others):
+            each.neighbours = (service, *others)
         self._server: _Uvicorn | None = None
         self._task: asyncio.Task[None] | None = None
-        self._console: Console | None = None
+        self._consoles: list[Console] = []
         #: Where it is, once it listens.
         self.url = ""
 
@@ -361,16 +381,24 @@ class AdminServer:
             self._service.tokens, names=names, on_loopback=on_loopback, certificates=roles,
             port=port, is_tls=bool(options.certificate_file), oidc=oidc,
         )  # fmt: skip
-        app = App(self._service, gate, all_endpoints())
-        self._console = Console(app)
         busy = ApiError(503, "busy", "too many large answers wait for their readers; try again")
-        bounded = BoundedAnswers(app.starlette(self._console.routes()), problem_response(busy))
+        bounded = BoundedAnswers(self._application(gate), problem_response(busy))
         if oidc is not None:
             await oidc.prepare()
         await self._serve(bounded if oidc is None else with_keys(bounded, oidc), listening)
         scheme = "https" if options.certificate_file else "http"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"
+
+    def _application(self, gate: Gate) -> Starlette:
+        endpoints = all_endpoints()
+        apps = [App(each, gate, endpoints) for each in (self._service, *self._others)]
+        self._consoles = [Console(app) for app in apps]
+        mounted = [
+            Mount(app.service.options.base, app.starlette(console.routes()))
+            for app, console in zip(apps[1:], self._consoles[1:], strict=True)
+        ]
+        return apps[0].starlette([*mounted, *self._consoles[0].routes()])
 
     async def _serve(self, app: Any, listening: socket.socket) -> None:
         options = self._options
@@ -431,6 +459,7 @@ class AdminServer:
             self._server.give_up_handshakes()
             self._server.should_exit = True
             await self._task
-        if self._console is not None:
-            await self._console.close()
-        await self._service.close()
+        for console in self._consoles:
+            await console.close()
+        for service in (self._service, *self._others):
+            await service.close()

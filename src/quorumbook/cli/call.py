@@ -112,6 +112,19 @@ class Call:
             )
         return uri
 
+    @property
+    def names_cluster(self) -> bool:
+        """Whether the command line says which cluster is meant."""
+        return bool(self._metadata or self._context)
+
+    @property
+    def cluster_name(self) -> str:
+        """The name of the context that says which cluster; empty if none does."""
+        from quorumbook.cli.known.context_file import BY_CONTEXT, chosen_name
+
+        by_context = self.settings["metadata.uri"].source == BY_CONTEXT
+        return chosen_name(self._context) if by_context else ""
+
     def connect(self, **least: int) -> BookKeeper:
         """Return a client of the cluster; use it with ``async with``.
 

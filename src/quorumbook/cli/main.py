@@ -59,6 +59,18 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("cluster.completion:completion", "Complete commands and names in a shell."),
 }
 
+#: What commands of the kind are called elsewhere.
+_ELSEWHERE = {
+    "ui": "console",
+    "web": "console",
+    "dashboard": "console",
+    "health": "status",
+    "check": "doctor",
+    "init": "cluster init",
+    "profile": "context",
+    "version": "--version",
+}
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
@@ -81,7 +93,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command; a misspelt one gets the name of the nearest."""
         if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            elsewhere = _ELSEWHERE.get(args[0])
+            close = [elsewhere] if elsewhere else difflib.get_close_matches(args[0], _COMMANDS, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else ""
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)

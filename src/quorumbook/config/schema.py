@@ -50,6 +50,11 @@ _OF_COMMANDS = (
         peer_key="autoRecoveryDaemonEnabled",
     ),
     Option(
+        "admin", "in_bookie", Kind.SWITCH, False,
+        "Whether `bookie run` serves the HTTP API and the console as well, in a process beside the "
+        "bookie.",
+    ),
+    Option(
         "tls", "enabled", Kind.SWITCH, False,
         "A bookie offers TLS on its port; a client insists on it.",
     ),

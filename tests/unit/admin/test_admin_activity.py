@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.admin.facts.activity import BookieCounts, counts_in, rate, read_counts
+from quorumbook.admin.activity.counts import BookieCounts, counts_in, rate, read_counts
 from quorumbook.bookie.metrics import BookieMetrics, exposition
 
 

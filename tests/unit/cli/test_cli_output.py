@@ -159,7 +159,10 @@ def test_a_part_of_the_package_that_is_missing_is_wrong_use(module, extra, words
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("words", "meant"), [(["ledgr"], "ledger"), (["ledger", "lss"], "ls")])
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["ledgr"], "ledger"), (["ledger", "lss"], "ls"), (["ui"], "console"), (["health"], "status")],
+)
 def test_a_misspelt_command_gets_the_name_of_the_nearest(words, meant, capsys):
     assert main(words) == 2
     assert f"Did you mean '{meant}'? `quorumbook" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from quorumbook.cli.known.cheats import CHEATS
 from quorumbook.cli.main import main, root
 from quorumbook.cli.shell.commands import our_words
 from quorumbook.cli.shell.names import NAMES
+from quorumbook.config import OPTIONS
 
 #: A value for each kind of argument and option of ours.
 VALUES = {"--missing-on": "b:1", "--not-missing-on": "b:1", "--data-dir": ".", "--bookie": "b:1"}
@@ -136,6 +137,8 @@ def test_what_advice_names_is_there():
                 assert known is not None, command
             elif word.startswith("--"):
                 assert any(word in each.opts for each in known.params), command
+        for key in re.findall(r"--set (\S+)=", command):
+            assert key in {option.key for option in OPTIONS}, command
 
 
 @pytest.mark.parametrize("topic", CHEATS)

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from operator import itemgetter
 
@@ -48,6 +49,8 @@ class AuditLog:
     """What was changed through one server."""
 
     def __init__(self) -> None:
+        #: Gets each change of somebody who is known, too.
+        self.sink: Callable[[AuditedChange], None] | None = None
         #: With the number of each, in which order they came.
         self._changes: deque[tuple[int, AuditedChange]] = deque(maxlen=_KEPT)
         self._refusals: deque[tuple[int, AuditedChange]] = deque(maxlen=_REFUSALS_KEPT)
@@ -63,6 +66,8 @@ class AuditLog:
         is_refusal = who is None or outcome in _MAY_NOT
         kept = self._refusals if is_refusal else self._changes
         kept.append((next(self._numbers), change))
+        if who is not None and self.sink is not None:
+            self.sink(change)
         _log.info("%s from %s: %s: %s", change.who, source, shown, outcome)
 
     def recent(self, limit: int) -> list[AuditedChange]:

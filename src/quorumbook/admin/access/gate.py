@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.admin.access.oidc import OidcProvider, is_jwt
-from quorumbook.admin.access.roles import ANYBODY, Role, Who
+from quorumbook.admin.access.roles import ANYBODY, Grant, Who
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.bookie.http.access import HttpAccess
 from quorumbook.env import logger
@@ -95,7 +95,7 @@ class Gate:
         *,
         names: Sequence[str] = (),
         on_loopback: bool = True,
-        certificates: Mapping[str, Role] | None = None,
+        certificates: Mapping[str, Grant] | None = None,
         port: int = 0,
         is_tls: bool = False,
         oidc: OidcProvider | None = None,
@@ -142,7 +142,8 @@ class Gate:
 
     def _who(self, request: GatedRequest) -> Who | Denial:
         if request.certificate is not None and request.certificate in self._certificates:
-            return Who(request.certificate, self._certificates[request.certificate], "certificate")
+            grant = self._certificates[request.certificate]
+            return Who.by(request.certificate, "certificate", [grant])
         kind, _, secret = (request.header("authorization") or "").partition(" ")
         if secret:
             known = None

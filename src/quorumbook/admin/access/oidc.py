@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from quorumbook.admin.access.roles import Role, Who, assignments
+from quorumbook.admin.access.roles import Grant, Who, assignments
 from quorumbook.env import logger, patience
 from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
@@ -75,23 +75,20 @@ class OidcOptions:
 
     issuer: str
     client_id: str
-    roles: Mapping[str, tuple[Role, tuple[str, ...]]]
+    roles: Mapping[str, Grant]
     roles_claim: str = "groups"
     name_claim: str = "preferred_username"
     secret_file: str = ""
 
 
-def oidc_roles(texts: Sequence[str]) -> dict[str, tuple[Role, tuple[str, ...]]]:
-    """Read ``VALUE=ROLE`` and ``VALUE=ROLE@NAMESPACE@NAMESPACE``.
+def oidc_roles(texts: Sequence[str]) -> dict[str, Grant]:
+    """Read ``VALUE=ROLE``; see ``Grant.of``.
 
     Raises:
         ConfigError: One is not of that form.
     """
-    found = {}
-    for value, text in assignments(texts, "admin.oidc_roles", "VALUE").items():
-        word, *namespaces = text.split("@")
-        found[value] = Role.of(word), tuple(namespaces)
-    return found
+    parts = assignments(texts, "admin.oidc_roles", "VALUE")
+    return {value: Grant.of(text) for value, text in parts.items()}
 
 
 class OidcProvider:
@@ -271,11 +268,8 @@ class OidcProvider:
                  if value in options.roles]  # fmt: skip
         if not given:
             raise OidcError(f"nothing in its claim {options.roles_claim} gives a role here")
-        role = max(role for role, _ in given)
-        confined = [namespaces for each, namespaces in given if each is role]
-        everywhere = not all(confined)
         name = str(claims.get(options.name_claim) or claims["sub"])[:_NAME_CHARACTERS]
-        return Who(name, role, "oidc", () if everywhere else tuple(sorted({*sum(confined, ())})))
+        return Who.by(name, "oidc", given)
 
     # Sign-in -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ admin      deletes, truncates, changes policies, makes tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from quorumbook.errors import ConfigError
@@ -41,6 +41,27 @@ class Role(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Grant:
+    """A role, and where it holds: empty is everywhere."""
+
+    role: Role
+    namespaces: tuple[str, ...] = ()
+    #: Names of clusters, where a server has several.
+    clusters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Grant:
+        """Read ``ROLE``, ``ROLE@/NAMESPACE``, ``ROLE@CLUSTER``; more of both may follow.
+
+        Raises:
+            ConfigError: There is no such role.
+        """
+        word, *places = text.split("@")
+        namespaces = tuple(place for place in places if place.startswith("/"))
+        return cls(Role.of(word), namespaces, tuple(p for p in places if p not in namespaces))
+
+
+@dataclass(frozen=True, slots=True)
 class Who:
     """Somebody who was let in."""
 
@@ -50,6 +71,25 @@ class Who:
     how: str
     #: Namespaces of streams that it is confined to; empty: all.
     namespaces: tuple[str, ...] = ()
+    #: What the role and the namespaces follow from; empty: they are the same everywhere.
+    grants: tuple[Grant, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def by(cls, name: str, how: str, grants: Sequence[Grant]) -> Who:
+        """Return somebody by what was granted: of the highest role, where that holds."""
+        role = max(grant.role for grant in grants)
+        confined = [grant.namespaces for grant in grants if grant.role is role]
+        namespaces = tuple(sorted({*sum(confined, ())})) if all(confined) else ()
+        return cls(name, role, how, namespaces, tuple(grants))
+
+    def at(self, cluster: str) -> Who | None:
+        """Return what it may do at a cluster; None: nothing."""
+        if not self.grants:
+            return self
+        fitting = [each for each in self.grants if not each.clusters or cluster in each.clusters]
+        if not fitting:
+            return None
+        return replace(Who.by(self.name, self.how, fitting), grants=self.grants)
 
     def may(self, role: Role) -> bool:
         """Tell whether it has at least this role."""
@@ -64,14 +104,14 @@ class Who:
 ANYBODY = Who("loopback", Role.ADMIN, "loopback")
 
 
-def certificate_roles(texts: Sequence[str]) -> dict[str, Role]:
-    """Read ``NAME=ROLE``, by the common names of certificates.
+def certificate_roles(texts: Sequence[str]) -> dict[str, Grant]:
+    """Read ``NAME=ROLE``, by the common names of certificates; see ``Grant.of``.
 
     Raises:
         ConfigError: One is not of that form.
     """
     parts = assignments(texts, "admin.certificate_roles", "NAME")
-    return {name: Role.of(word) for name, word in parts.items()}
+    return {name: Grant.of(text) for name, text in parts.items()}
 
 
 def assignments(texts: Sequence[str], option: str, kind: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Bearer tokens: 256 random bits each, kept as hashes in a file that is read again when it changes.
 
     {"tokens": [{"name": "ci", "role": "operator", "sha256": "9f86…", "created_ms": 1700000000000,
-                 "expires_ms": null, "namespaces": []}]}
+                 "expires_ms": null, "namespaces": [], "clusters": []}]}
 
 A token is shown once, when it is made.  The file belongs to its owner alone; it is replaced as a
 whole, under a lock, so that two who change it lose nothing.  A plain hash is enough: nobody can
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quorumbook.admin.access.roles import Role, Who
+from quorumbook.admin.access.roles import Grant, Role, Who
 from quorumbook.env.secret_files import read_secret_file
 from quorumbook.errors import ConfigError
 
@@ -44,12 +44,13 @@ class Token:
     #: None: never.
     expires_ms: int | None = None
     namespaces: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
 
     def row(self) -> dict[str, object]:
         """Return what may be shown of it."""
         row = asdict(self)
         del row["sha256"]
-        row["namespaces"] = list(self.namespaces)
+        row |= {"namespaces": list(self.namespaces), "clusters": list(self.clusters)}
         return row
 
 
@@ -108,10 +109,17 @@ class TokenFile:
                 found = token
         if found is None:
             return None
-        return Who(found.name, Role.of(found.role), "token", found.namespaces)
+        grant = Grant(Role.of(found.role), found.namespaces, found.clusters)
+        return Who.by(found.name, "token", [grant])
 
     def add(
-        self, name: str, role: Role, *, lifetime_s: float | None, namespaces: tuple[str, ...] = ()
+        self,
+        name: str,
+        role: Role,
+        *,
+        lifetime_s: float | None,
+        namespaces: tuple[str, ...] = (),
+        clusters: tuple[str, ...] = (),
     ) -> tuple[str, Token]:
         """Make a token and return it; nobody can see it again.
 
@@ -125,7 +133,9 @@ class TokenFile:
         secret = _PREFIX + secrets.token_urlsafe(32)
         now_ms = int(time.time() * 1000)
         expires_ms = None if lifetime_s is None else now_ms + int(lifetime_s * 1000)
-        token = Token(name, role.word, _digest(secret), now_ms, expires_ms, namespaces)
+        token = Token(
+            name, role.word, _digest(secret), now_ms, expires_ms, namespaces, clusters
+        )  # fmt: skip
         with self._locked():
             tokens = self.tokens()
             if any(each.name == name for each in tokens):
@@ -195,6 +205,7 @@ def _token(fields: dict[str, Any]) -> Token:
         int(fields["created_ms"]),
         None if expires_ms is None else int(expires_ms),
         tuple(map(str, fields.get("namespaces", ()))),
+        tuple(map(str, fields.get("clusters", ()))),
     )
     if not re.fullmatch(r"[0-9a-f]{64}", token.sha256):
         raise ValueError(token.name)

@@ -11,6 +11,7 @@ from typing import Any
 
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes, stage_boxes
+from quorumbook.admin.endpoints import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.facts.bookie_http import STAGES, where_it_went
 from quorumbook.admin.facts.decoding import (
     Decoded,
@@ -19,7 +20,6 @@ from quorumbook.admin.facts.decoding import (
     stream_of,
 )
 from quorumbook.admin.facts.verdict import DISK_WARNING
-from quorumbook.admin.http import bookies, cluster, ledgers, records, streams
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import ID_MAX, Field
 from quorumbook.errors import ConfigError, LocalProtocolError, UnauthorizedError
@@ -58,6 +58,10 @@ class Page:
 async def _overview(ask: Ask) -> Data:
     found = await cluster.cluster(ask)
     return {"cluster": found, "recovery": await cluster.recovery(ask)}
+
+
+async def _clusters(ask: Ask) -> Data:
+    return {"rows": (await cluster.clusters(ask))["clusters"]}
 
 
 async def _bookies(ask: Ask) -> Data:
@@ -278,6 +282,8 @@ _VIEWS = ("auto", "json", "text", "hex", "schema")
 PAGES: tuple[Page, ...] = (
     Page("/ui", "Overview", "overview.html", _overview, "quorumbook status", "/api/v2/cluster",
          "overview", query={"fresh": Field("boolean", "", default=False)}, refresh_s=5),
+    Page("/ui/clusters", "Clusters", "clusters.html", _clusters, "quorumbook context ls",
+         "/api/v2/clusters", "clusters", refresh_s=5),
     Page("/ui/bookies", "Bookies", "bookies.html", _bookies, "quorumbook bookie ls",
          "/api/v2/bookies", "bookies", refresh_s=5),
     Page("/ui/bookies/{bookie}", "Bookie {bookie}", "bookie.html", _bookie,
@@ -321,12 +327,12 @@ PAGES: tuple[Page, ...] = (
          actions=("recovery-on", "recovery-off", "audit-now"), refresh_s=5),
     Page("/ui/slow", "Slow operations", "slow.html", _slow, "quorumbook bookie slow",
          "/api/v2/slow", "slow", query=bookies.SLOW_QUERY),
-    Page("/ui/jobs", "Jobs", "jobs.html", _jobs, "curl .../api/v2/jobs", "/api/v2/jobs", "jobs",
+    Page("/ui/jobs", "Jobs", "jobs.html", _jobs, "curl {url}/api/v2/jobs", "/api/v2/jobs", "jobs",
          actions=("job-cancel",), refresh_s=2),
     Page("/ui/metadata", "Metadata", "metadata.html", _metadata,
-         "quorumbook metadata dump", "/api/v2/metadata", "metadata",
+         "quorumbook metadata dump {uri} FILE", "/api/v2/metadata", "metadata",
          query={"path": cluster.NODE_PATH}),
-    Page("/ui/audit", "Audit log", "audit.html", _audit, "curl .../api/v2/audit", "/api/v2/audit",
+    Page("/ui/audit", "Audit log", "audit.html", _audit, "curl {url}/api/v2/audit", "/api/v2/audit",
          "audit", role=Role.OPERATOR),
     Page("/ui/tokens", "Tokens", "tokens.html", _tokens, "quorumbook token ls", "/api/v2/tokens",
          "tokens", role=Role.ADMIN, actions=("token-revoke",)),
@@ -334,6 +340,7 @@ PAGES: tuple[Page, ...] = (
 
 #: Name, address, what it says, and its key after ``g``.
 NAVIGATION = (
+    ("clusters", "/ui/clusters", "Clusters", "c"),
     ("overview", "/ui", "Overview", "o"),
     ("bookies", "/ui/bookies", "Bookies", "b"),
     ("ledgers", "/ui/ledgers", "Ledgers", "l"),

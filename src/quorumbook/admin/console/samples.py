@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from quorumbook.admin.facts.activity import BookieCounts, rate, read_counts
+from quorumbook.admin.activity.counts import BookieCounts, rate, read_counts
 from quorumbook.admin.facts.bookies import BookieFacts
 from quorumbook.env.tasks import cancel_and_wait
 

@@ -7,6 +7,7 @@ session changes nothing.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from importlib.resources import files
@@ -45,6 +46,7 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
 }
+_OWN_PAGE = re.compile(r"(/clusters/[\w.-]+)?/ui")
 _STATIC = {
     "htmx.min.js": "text/javascript",
     "uPlot.iife.min.js": "text/javascript",
@@ -71,8 +73,22 @@ class Console:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= {"sized": sized, "at": at, "segment": _quoted}
-        self._templates.globals |= {"counted": counted, "since": since, "navigation": NAVIGATION}
+        self._templates.filters |= {
+            "sized": sized,
+            "at": at,
+            "segment": _quoted,
+        }
+        self._base = self._service.options.base
+        self._templates.globals |= {
+            "counted": counted,
+            "since": since,
+            "base": self._base,
+            "navigation": [
+                (name, self._base + link, *rest)
+                for name, link, *rest in NAVIGATION
+                if name != "clusters" or len(self._service.neighbours) > 1
+            ],
+        }
 
     async def _known(self) -> Any:
         return (await self._service.facts()).bookies
@@ -80,7 +96,7 @@ class Console:
     def routes(self) -> list[BaseRoute]:
         """Return a route for each page, and those beside them."""
         return [
-            Route("/", _to_overview),
+            Route("/", self._to_overview),
             Route("/ui/login", self._login, methods=["GET", "POST"]),
             Route("/ui/oidc", self._to_provider),
             Route("/ui/oidc/callback", self._from_provider),
@@ -120,10 +136,12 @@ class Console:
         self, request: WebRequest, page: Page, who: Who, cookie: str | None,
         data: Mapping[str, Any], names: Mapping[str, Any],
     ) -> Response:  # fmt: skip
-        words = {**data["query"], **names}
+        own = f"{request.url.scheme}://{request.headers['host']}{self._base}"
+        uri = self._service.shown_uri
+        words = {"url": own, "uri": uri, **data["query"], **names}
         shown = {key: value for key, value in data["query"].items() if value is not None}
         told = page.query.keys() & request.query_params.keys()
-        twin = _filled(page.twin, names)
+        twin = self._base + _filled(page.twin, names)
         if twin_query := {
             key: shown[key] for key in sorted(told) if key != "view" and key in shown
         }:
@@ -148,12 +166,22 @@ class Console:
         session = gate.session({gate.cookie: cookie} if cookie else request.cookies)
         text = self._templates.get_template(template).render(
             who=who, csrf=session.csrf if session else "", is_open=gate.is_open,
-            address=str(request.url.path), uri=self._service.shown_uri, now_ms=_now_ms(), **data,
+            address=str(request.url.path), uri=self._service.shown_uri, now_ms=_now_ms(),
+            clusters=self._clusters(who), **data,
         )  # fmt: skip
         response = Response(text, status, _HEADERS, "text/html; charset=utf-8")
         if cookie:
             self._set_cookie(request, response, cookie)
         return response
+
+    def _clusters(self, who: Who | None) -> list[dict[str, object]]:
+        """Return the server's clusters that somebody may see, for the way from one to another."""
+        return [
+            {"name": each.options.cluster, "link": f"{each.options.base}/ui",
+             "is_here": each is self._service}
+            for each in self._service.neighbours
+            if who is not None and who.at(each.options.cluster) is not None
+        ]  # fmt: skip
 
     def _set_cookie(self, request: WebRequest, response: Response, cookie: str) -> None:
         response.set_cookie(
@@ -190,6 +218,9 @@ class Console:
             title="This did not work", problem=problem, area="", twin="", command="", refresh_s=0,
             told="",
         )  # fmt: skip
+
+    async def _to_overview(self, _request: WebRequest) -> Response:
+        return RedirectResponse(f"{self._base}/ui", 302, _HEADERS)
 
     async def _nowhere(self, request: WebRequest) -> Response:
         return self._failed(request, ApiError(404, "no-such-page", "there is no such page"))
@@ -285,7 +316,7 @@ class Console:
     async def _logout(self, request: WebRequest) -> Response:
         try:
             form = await self._form(request)
-            self._let_in(request, form.get("csrf"))
+            self._app.judged(request, csrf=form.get("csrf"))  # of whichever cluster
         except Exception as error:
             return self._failed(request, error)
         self._app.gate.end(request.cookies)
@@ -318,7 +349,8 @@ class Console:
             who, _ = self._let_in(request, form.get("csrf", ""))
             told = await self._carry_out(action, who, form)
             response: Response = RedirectResponse(
-                f"{_filled(action.then, form)}?{urlencode({'told': told, **_namespace(form)})}",
+                f"{self._base}{_filled(action.then, form)}"
+                f"?{urlencode({'told': told, **_namespace(form)})}",
                 303, _HEADERS,
             )  # fmt: skip
         except Exception as error:
@@ -381,7 +413,7 @@ class _Words(dict[str, Any]):
 def _wanted(request: WebRequest) -> str:
     """Return the page that a sign-in leads to: one of ours, not //evil.example or its kin."""
     wanted = request.query_params.get("next", "/ui")
-    return wanted if wanted.startswith("/ui") and "\\" not in wanted else "/ui"
+    return wanted if _OWN_PAGE.match(wanted) and "\\" not in wanted else "/ui"
 
 
 def _filled(path: str, names: Mapping[str, Any]) -> str:
@@ -401,10 +433,6 @@ def _namespace(form: Mapping[str, str]) -> dict[str, str]:
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
-
-
-async def _to_overview(_request: WebRequest) -> Response:
-    return RedirectResponse("/ui", 302, _HEADERS)
 
 
 async def _static(request: WebRequest) -> Response:

@@ -2,6 +2,7 @@
 
 words        counts, sizes and times as people read them
 bounds       of size and age, for lists of ledgers and streams
+stopping     what stopping a bookie would endanger
 room         whether what a bookie holds can go anywhere
 places       places in a stream as people write them
 bookie_http  asks a running bookie over HTTP

@@ -16,7 +16,7 @@ from quorumbook.errors import ConnectFailedError, MetadataFormatError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
 from quorumbook.metadata.bookies.cookies import CookieStore
-from quorumbook.metadata.bookies.racks import RackTable, location_in
+from quorumbook.metadata.bookies.racks import RackTable, location_in, row_of
 from quorumbook.metadata.bookies.registration import BookieRegistration
 from quorumbook.metadata.store import MetadataStore
 
@@ -176,3 +176,23 @@ def _asked(facts: BookieFacts, disks: bool) -> BookieFacts:
     except ConnectFailedError as error:
         return replace(facts, error=str(error))
     return facts
+
+
+async def rack_rows(store: MetadataStore) -> list[dict[str, object]]:
+    """Return where each bookie stands, and then the rows of the table that are for none of them."""
+    writable, read_only = await BookieRegistration(store).bookies()
+    table = await RackTable(store).read()
+    rows: list[dict[str, object]] = []
+    used = set()
+    for bookie_id in sorted(writable | read_only):
+        name = row_of(table, bookie_id)
+        row: dict[str, object] = {"bookie_id": bookie_id}
+        if name is not None:
+            used.add(name)
+            row |= {"location": table[name], "row": name}
+        rows.append(row)
+    return rows + [
+        {"location": location, "row": name}
+        for name, location in sorted(table.items())
+        if name not in used
+    ]

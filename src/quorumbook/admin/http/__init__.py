@@ -4,11 +4,9 @@ problems      errors as RFC 9457 has them
 fields        what endpoints take, checked and documented alike
 endpoint      one endpoint as it is declared
 jobs          work that takes longer than a request
+audit_stream  the audit log as a stream of the cluster
 streams_held  writers and members of groups between requests
 service       what endpoints share
-cluster       the cluster, recovery, metadata, jobs, audit, tokens;  bookies;  ledgers
-streams       streams, cursors, policies;  records: append, read, follow, consume
 openapi       the document of all of them
 app           who is let in, limits, routes
-server        listening, with TLS
 """

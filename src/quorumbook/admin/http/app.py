@@ -136,8 +136,8 @@ class App:
         what = f"{request.method} {request.url.path}{redacted_query(query)}"
         self.service.audit.add(who, source, what, outcome)
 
-    def known(self, request: WebRequest, *, csrf: str | None = None) -> Who:
-        """Return who asks.
+    def judged(self, request: WebRequest, *, csrf: str | None = None) -> Who:
+        """Return who asks, at whichever cluster.
 
         Raises:
             ApiError: It is not let in.
@@ -147,6 +147,19 @@ class App:
             headers = {"WWW-Authenticate": "Bearer"} if who.status == 401 else {}
             raise ApiError(who.status, who.code, who.detail, headers)
         return who
+
+    def known(self, request: WebRequest, *, csrf: str | None = None) -> Who:
+        """Return who asks, and what it may do at this cluster.
+
+        Raises:
+            ApiError: It is not let in, or has no role here.
+        """
+        who = self.judged(request, csrf=csrf)
+        here = who.at(self.service.options.cluster)
+        if here is None:
+            name = self.service.options.cluster or "this cluster"
+            raise ApiError(403, "cluster", f"{who.name} may do nothing at {name}")
+        return here
 
     def demand(self, who: Who, role: Role) -> None:
         """Refuse whoever has a lower role.

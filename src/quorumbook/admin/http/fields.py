@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Field:
     choices: tuple[str, ...] = ()
     #: Of a string or an array.
     max_length: int = 4096
+    #: What the OpenAPI document gives for one, and a test sends.
+    example: Any = None
 
     def schema(self) -> dict[str, object]:
         """Return its JSON schema."""
@@ -71,7 +74,7 @@ class Field:
             case "array":
                 is_good = isinstance(value, list)
             case _:
-                is_good = isinstance(value, dict)
+                is_good = isinstance(value, dict) and _is_unicode_throughout(value)
         if not is_good:
             raise bad_parameter(f"{name} must be {_article(self.kind)}")
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -96,6 +99,13 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _is_unicode_throughout(value: object) -> bool:
+    try:
+        return _is_unicode(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        return False
 
 
 def bad_parameter(detail: str) -> ApiError:

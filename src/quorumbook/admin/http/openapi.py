@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from quorumbook.admin.http.endpoint import Endpoint
+from quorumbook.admin.http.fields import Field
 from quorumbook.admin.http.problems import MEDIA_TYPE
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -51,9 +52,16 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
         "operationId": "_".join([endpoint.method.lower(), *words]),
         "summary": endpoint.summary,
         "x-role": endpoint.role.word,
+        **({"x-command": endpoint.command} if endpoint.command else {}),
         "parameters": [
             *(
-                {"name": name, "in": "path", "required": True, "schema": field.schema()}
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "schema": field.schema(),
+                    **_example(field),
+                }
                 for name, field in endpoint.names.items()
             ),
             *(
@@ -62,6 +70,7 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
                     "in": "query",
                     "required": field.is_required,
                     "schema": field.schema(),
+                    **_example(field),
                 }
                 for name, field in endpoint.query.items()
                 if name != "password"
@@ -82,5 +91,15 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
             "required": [name for name, field in endpoint.body.items() if field.is_required],
             "additionalProperties": False,
         }
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        given = {
+            name: field.example
+            for name, field in endpoint.body.items()
+            if field.example is not None
+        }
+        content = {"schema": schema, **({"example": given} if given else {})}
+        operation["requestBody"] = {"content": {"application/json": content}}
     return operation
+
+
+def _example(field: Field) -> dict[str, object]:
+    return {} if field.example is None else {"example": field.example}

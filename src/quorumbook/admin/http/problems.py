@@ -37,8 +37,9 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (e.MetadataUnavailableError, 503),
 )
 #: Errors of streams by their codes, as the command line does.
-_STREAM_STATUSES = {403: 409, 504: 409, 506: 404, 510: 404, 512: 409, 522: 409, 527: 404,
-                    602: 400, 603: 409, 630: 404}  # fmt: skip
+_STREAM_STATUSES = {403: 409, 413: 413, 504: 409, 506: 404, 510: 404, 512: 409, 513: 409, 517: 429,
+                    522: 409, 527: 404, 602: 400, 603: 409, 630: 404, 631: 409, 632: 409,
+                    633: 400}  # fmt: skip
 
 
 class ApiError(Exception):

@@ -10,28 +10,33 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quorumbook.admin.access.audit import AuditLog
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
 from quorumbook.admin.facts.decoding import DecodingThread
+from quorumbook.admin.http.audit_stream import AuditStream
 from quorumbook.admin.http.jobs import Jobs
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import HeldStreams
 from quorumbook.bookie.http.access import read_tokens
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_context, client_store
-from quorumbook.env import logger
+from quorumbook.env import logger, patience
 from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
+from quorumbook.streams.format.names import check_stream_name
 
 _log = logger("admin.service")
 
 #: All ledgers are read again for the facts after so long.
 _SURVEY_S = 30.0
 _FACTS_S = 1.0
+#: Requests that go through all ledgers at a time; each costs as much as all others together.
+_WALKS_MAX = 2
+_WALK_WAIT_S = 30.0
 
 
 @contextlib.contextmanager
@@ -63,6 +68,14 @@ class ServiceOptions:
     io_rate_bytes: int = 0
     #: What ``/api/v1/config/server_config`` answers: options that are set, without secrets.
     settings: tuple[tuple[str, str], ...] = ()
+    #: Ensemble, write quorum and ack quorum of a ledger that says nothing else.
+    quorums: tuple[int, int, int] = (3, 3, 2)
+    #: A stream that gets a record of each change; empty: none.
+    audit_stream: str = ""
+    #: The cluster's name, where there is one; tokens may be confined to it.
+    cluster: str = ""
+    #: Where its pages and paths begin, if not at the server's root.
+    base: str = ""
 
 
 class Service:
@@ -74,10 +87,18 @@ class Service:
         self.audit = AuditLog()
         self.tokens = TokenFile(options.token_file) if options.token_file else None
         self.streams = HeldStreams(self.client, options.metadata_uri)
+        self._audit_stream: AuditStream | None = None
+        if options.audit_stream:
+            check_stream_name(options.audit_stream)
+            self._audit_stream = AuditStream(self.streams, options.audit_stream, self.name)
+            self.audit.sink = self._audit_stream.put
         self.decoding = DecodingThread()
+        #: All clusters of the server, this one included.
+        self.neighbours: Sequence[Service] = (self,)
         self._client: BookKeeper | None = None
         self._lock = asyncio.Lock()
         self._facts_lock = asyncio.Lock()
+        self._walks = asyncio.Semaphore(_WALKS_MAX)
         self._ledgers: LedgerFacts | None = None
         self._ledgers_at = 0.0
         self._facts: ClusterFacts | None = None
@@ -128,6 +149,25 @@ class Service:
                 self._facts_at = asyncio.get_running_loop().time()
             return self._facts
 
+    @contextlib.asynccontextmanager
+    async def walk(self) -> AsyncIterator[None]:
+        """Hold one of the places for requests that go through all ledgers, for a block.
+
+        Raises:
+            ApiError: None is free for long.
+        """
+        try:
+            async with patience.timeout(_WALK_WAIT_S):
+                await self._walks.acquire()
+        except TimeoutError:
+            raise ApiError(
+                503, "busy", "others go through all ledgers at the moment; try again"
+            ) from None
+        try:
+            yield
+        finally:
+            self._walks.release()
+
     def forget_facts(self) -> None:
         """Have the next answer be read anew: something was changed."""
         self._facts = self._ledgers = None
@@ -152,6 +192,8 @@ class Service:
     async def close(self) -> None:
         """Let go of everything."""
         await self.jobs.close()
+        if self._audit_stream is not None:
+            await self._audit_stream.close()
         self.decoding.close()
         await self.streams.close()
         client, self._client = self._client, None

@@ -202,6 +202,14 @@ class HeldStreams:
         del self._writers[key]
         self._in_background(self._drop(held))
 
+    async def let_go(self, path: str, found: Stream | PartitionedStream) -> None:
+        """Have no writer of our own stand in the way of one that opens a stream otherwise."""
+        for part in [found] if isinstance(found, Stream) else found.partitions:
+            held = self._writers.get((self._normal(path), part.name))
+            if held is not None:
+                async with held.lock:
+                    await self._drop(held)
+
     # Members of groups ---------------------------------------------------------------------
 
     def member_key(self, who: Who, path: str, stream: str, group: str, name: str) -> MemberKey:

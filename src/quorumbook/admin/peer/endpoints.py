@@ -12,8 +12,8 @@ import base64
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.endpoints import bookies as bookie_endpoints
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE
-from quorumbook.admin.http import bookies as bookie_endpoints
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Text
 from quorumbook.admin.http.fields import ID_MAX, Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError

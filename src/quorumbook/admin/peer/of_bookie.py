@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.endpoints.bookies import known_bookie
 from quorumbook.admin.facts.bookie_http import ask as ask_bookie
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, BookieFacts, http_of
-from quorumbook.admin.http.bookies import known_bookie
 from quorumbook.admin.http.endpoint import Ask, Endpoint, Text
 from quorumbook.admin.http.fields import bad_parameter
 from quorumbook.admin.http.problems import ApiError

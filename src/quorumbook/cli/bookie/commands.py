@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.bookie.adoption import adopt, give_back
+from quorumbook.cli.bookie.beside import admin_beside
 from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
 from quorumbook.cli.bookie.moving import balance, decommission, drain, recover
 from quorumbook.cli.bookie.processes import refuse_other_layout, serve_several
@@ -133,7 +134,10 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
                 server.pages |= pages
                 server.further_families = running.families
             send_metrics(server.metric_families)
-            _announce(call, server)
+            console = ""
+            if settings["admin.in_bookie"].value:
+                console = await stack.enter_async_context(admin_beside(call))
+            _announce(call, server, console)
             stopped = asyncio.create_task(server.wait_stopped())
             asked = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,12 +152,14 @@ async def _serve(call: Call, settings: Settings, *, is_child: bool) -> None:
         await store.close()
 
 
-def _announce(call: Call, server: Bookie) -> None:
+def _announce(call: Call, server: Bookie, console: str) -> None:
     """Say that the bookie serves; whoever started it waits for this."""
     host, port = server.address
     row = {"bookie_id": server.bookie_id, "address": f"{host}:{port}"}
     if server.http_address is not None:
         row["http"] = f"http://{server.http_address}"
+    if console:
+        row["console"] = console
     call.output.record(row)
     sys.stdout.flush()
 

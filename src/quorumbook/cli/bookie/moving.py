@@ -24,7 +24,7 @@ from quorumbook.client.context import client_context, client_store
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
-    from quorumbook.autorecovery.copying.balance import BookieDisk, Move
+    from quorumbook.autorecovery.copying.balance import Move
     from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Share
     from quorumbook.ids import BookieId, LedgerId
 
@@ -116,8 +116,8 @@ async def _leave(
     is_lost: bool,
 ) -> int:
     from quorumbook.admin.facts.room import no_room
+    from quorumbook.admin.facts.stopping import check_is_known
     from quorumbook.autorecovery.copying.moving import Mover, shares
-    from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError, NotEnoughBookiesError
 
     async with _connected(call) as client, contextlib.AsyncExitStack() as undo:
@@ -128,6 +128,7 @@ async def _leave(
                 "a bookie holds while it serves; to have it copied from others, stop it first"
             )
         if not is_lost and not alive:
+            await check_is_known(client, bookies[0])
             raise LocalProtocolError(
                 f"{bookies[0]} is not registered: it cannot be drained; `quorumbook bookie recover`"
                 " copies what it held from the other replicas"
@@ -300,6 +301,7 @@ def _shown(
 
 
 async def _balance(call: Call, dry_run: bool, within: float) -> int:
+    from quorumbook.autorecovery.copying.balance_plan import plan_balance
     from quorumbook.autorecovery.copying.moving import Moved, Mover, Share
 
     async with _connected(call) as client:
@@ -327,30 +329,6 @@ async def _balance(call: Call, dry_run: bool, within: float) -> int:
     return _conclude(call, total, [])
 
 
-async def plan_balance(client: BookKeeper, within: float) -> list[Move]:
-    """Plan until the placement policy has nothing against any of the moves."""
-    from quorumbook.autorecovery.copying.balance import pieces_of, plan
-    from quorumbook.autorecovery.copying.moving import is_well_placed
-
-    disks = dict([row async for row in _disks(client)])
-    pieces = [
-        piece
-        async for metadata in client.list_ledgers(damaged=[])
-        for piece in pieces_of(metadata, disks.keys())
-    ]
-    judged: dict[tuple[LedgerId, BookieId], bool] = {}
-    while True:
-        forbidden = {key for key, is_good in judged.items() if not is_good}
-        moves = plan(disks, pieces, within, forbidden)
-        new = [move for move in moves if (move.ledger_id, move.target) not in judged]
-        if not new:
-            return moves
-        for move in new:
-            judged[move.ledger_id, move.target] = await is_well_placed(
-                client, move.ledger_id, move.source, move.target
-            )
-
-
 def _move_row(move: Move) -> dict[str, object]:
     return {
         "ledger_id": move.ledger_id,
@@ -358,18 +336,3 @@ def _move_row(move: Move) -> dict[str, object]:
         "target": move.target,
         "size_bytes": move.size_bytes,
     }
-
-
-async def _disks(client: BookKeeper) -> AsyncIterator[tuple[BookieId, BookieDisk]]:
-    """Yield the disks of the writable bookies."""
-    from quorumbook.autorecovery.copying.balance import BookieDisk
-    from quorumbook.protocol.v3 import client as v3
-
-    for bookie in sorted((await client.bookies())[0]):
-        response = (
-            await client_context(client)
-            .bookies.control(bookie)
-            .request("its disk space", v3.encode_bookie_info)
-        )
-        if response.total_disk_bytes:
-            yield bookie, BookieDisk(response.total_disk_bytes, response.free_disk_bytes or 0)

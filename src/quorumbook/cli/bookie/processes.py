@@ -10,7 +10,7 @@ becomes, for the process of number i = 1 to N:
     storage.*_directories       the subdirectory i of each
     bookie.machine              the advertised host, if no machine is given
     background.io_rate_bytes    an Nth
-    recovery.in_bookie          only in the first
+    recovery.in_bookie          only in the first; so is admin.in_bookie
 
 ``cli.cluster.supervisor`` starts them and starts again what ends; this module says what each is
 told, and stops all at once.
@@ -25,9 +25,9 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from quorumbook.cli.cluster.supervisor import ChildFailedError, ChildProcess, Supervisor
+from quorumbook.cli.cluster.supervisor import ChildFailedError, LoggingHere, Supervisor
 from quorumbook.cli.serving.stopping import stop_wanted
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import ConfigError
@@ -44,7 +44,7 @@ _COOKIE = os.path.join("current", "VERSION")
 
 
 @dataclass(slots=True)
-class OneOfSeveral(ChildProcess):
+class OneOfSeveral(LoggingHere):
     """A bookie that logs where its supervisor does, and takes the time that it needs."""
 
     number: int = 1
@@ -57,16 +57,6 @@ class OneOfSeveral(ChildProcess):
     def own_words(self) -> list[str]:
         """Return by what name it logs."""
         return ["--process", str(self.number)]
-
-    def _log_size(self) -> int:
-        return 0
-
-    def _open_log(self) -> IO[bytes]:
-        return os.fdopen(os.dup(sys.stderr.fileno()), "wb")
-
-    def _last_word(self, log_start: int) -> str:
-        del log_start
-        return f"exit code {self.exit_code}, its reason stands above"
 
 
 def settings_of(settings: Settings, number: int, count: int) -> Settings:
@@ -108,7 +98,7 @@ def settings_of(settings: Settings, number: int, count: int) -> Settings:
     if rate := settings.integer("background.io_rate_bytes"):
         values["background.io_rate_bytes"] = max(rate // count, 1)
     if number > 1:
-        values["recovery.in_bookie"] = False
+        values |= {"recovery.in_bookie": False, "admin.in_bookie": False}
     for key, value in values.items():
         settings = settings.replaced(key, value, _SOURCE)
     return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,11 +16,10 @@ from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.errors import REFUSED
 from quorumbook.cli.known.names import bookie_ids
-from quorumbook.client.context import client_store
+from quorumbook.cli.output import Moment
 from quorumbook.errors import MetadataFormatError
 
 if TYPE_CHECKING:
-    from quorumbook import BookKeeper
     from quorumbook.cli.output import Row
     from quorumbook.ids import BookieId
 
@@ -40,7 +39,8 @@ def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bo
         state = look(address, READ_ONLY_PATH)
     else:
         state = set_read_only(call, address, is_read_only=action == "on", reason=reason)
-    call.output.record({"bookie_id": bookie, **state})
+    since = Moment.known(state.pop("since_ms", None))
+    call.output.record({"bookie_id": bookie, **state, "since": since})
     return 0
 
 
@@ -67,6 +67,8 @@ def set_read_only(call: Call, address: str, *, is_read_only: bool, reason: str) 
 
 async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
     """Say what writers would have left; exit code 5 if some of them could not go on."""
+    from quorumbook.admin.facts.stopping import check_is_known
+
     writers = largest = 0
     async with call.connect() as client:
         await check_is_known(client, bookie)
@@ -98,80 +100,20 @@ async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
 
 
 async def _can_stop(call: Call, bookie: BookieId, copies: int) -> int:
-    found: list[Row] = []
+    from quorumbook.admin.facts.stopping import check_is_known, endangered
+
+    damaged: list[MetadataFormatError] = []
     async with call.connect() as client:
-        async for row in _endangered(client, bookie, copies):
-            found.append(row)  # noqa: PERF401
+        found: Sequence[Row] = await endangered(client, bookie, copies, damaged)
         if not found:
             await check_is_known(client, bookie)
+    _tell_damaged(damaged)
     call.output.rows(
         found,
         ("ledger_id", "first_entry_id", "last_entry_id", "copies_left", "why"),
         empty=f"{bookie} can be stopped: enough copies of every entry are left",
     )
     return REFUSED if found else 0
-
-
-async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
-    """Refuse an id that is probably mistyped.
-
-    Raises:
-        LocalProtocolError: It is not registered, has no cookie, and no ledger names it.
-    """
-    from quorumbook.errors import LocalProtocolError
-    from quorumbook.metadata.bookies.cookies import CookieStore
-
-    writable, read_only = await client.bookies()
-    if (
-        bookie in writable | read_only
-        or await CookieStore(client_store(client)).read(bookie) is not None
-    ):
-        return
-    async for metadata in client.list_ledgers(damaged=[]):
-        if any(bookie in fragment.ensemble for fragment in metadata.fragments):
-            return
-    raise LocalProtocolError(
-        f"nothing is known of a bookie {bookie}: it is not registered, has no cookie, and no "
-        "ledger names it; `quorumbook bookie ls` shows which bookies are there"
-    )
-
-
-async def _endangered(client: BookKeeper, bookie: BookieId, copies: int) -> AsyncIterator[Row]:
-    """Yield what would be left with too few copies, or could not be written or recovered."""
-    from quorumbook.ledger.danger import exposure
-    from quorumbook.ledger.placement.schedule import can_reach_quorum
-    from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-
-    queue = UnderreplicationQueue(client_store(client))
-    damaged: list[MetadataFormatError] = []
-    marks = {mark.ledger_id: mark.replicas async for mark in queue.list(damaged)}
-    _tell_damaged(damaged)
-    queue.close()
-    writable, read_only = await client.bookies()
-    there = (writable | read_only) - {bookie}
-    unknown: list[MetadataFormatError] = []
-    async for metadata in client.list_ledgers(damaged=unknown):
-        for exposed in exposure(metadata, there, marks.get(metadata.ledger_id, ())):
-            if bookie not in exposed.ensemble:
-                continue
-            row = {
-                "ledger_id": metadata.ledger_id,
-                "first_entry_id": exposed.first_entry_id,
-                "last_entry_id": exposed.last_entry_id,
-                "copies_left": exposed.copies,
-            }
-            away = sum(1 << i for i, b in enumerate(exposed.ensemble) if b not in there)
-            quorum = metadata.write_quorum_size, metadata.ack_quorum_size
-            if exposed.copies < copies:
-                yield {**row, "why": "too few copies are left"}
-            elif (
-                exposed.last_entry_id is None
-                and not can_reach_quorum(away, metadata.ensemble_size, *quorum)
-                and not writable - set(exposed.ensemble) - {bookie}
-            ):
-                yield {**row, "why": "it is being written, and its writer could not go on"}
-    for error in unknown:
-        yield {"ledger_id": error.ledger_id, "why": f"whether it has replicas there: {error}"}
 
 
 def _tell_damaged(damaged: Iterable[MetadataFormatError]) -> None:

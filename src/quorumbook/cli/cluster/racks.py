@@ -87,23 +87,7 @@ async def _opened(call: Call) -> AsyncIterator[MetadataStore]:
 
 
 async def _list(call: Call) -> list[dict[str, object]]:
-    from quorumbook.metadata.bookies.racks import RackTable, row_of
-    from quorumbook.metadata.bookies.registration import BookieRegistration
+    from quorumbook.admin.facts.bookies import rack_rows
 
     async with _opened(call) as store:
-        writable, read_only = await BookieRegistration(store).bookies()
-        table = await RackTable(store).read()
-    rows: list[dict[str, object]] = []
-    used = set()
-    for bookie_id in sorted(writable | read_only):
-        name = row_of(table, bookie_id)
-        row: dict[str, object] = {"bookie_id": bookie_id}
-        if name is not None:
-            used.add(name)
-            row |= {"location": table[name], "row": name}
-        rows.append(row)
-    return rows + [
-        {"location": location, "row": name}
-        for name, location in sorted(table.items())
-        if name not in used
-    ]
+        return await rack_rows(store)

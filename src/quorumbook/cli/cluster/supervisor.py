@@ -163,6 +163,21 @@ class ChildProcess:
 
 
 @dataclass(slots=True)
+class LoggingHere(ChildProcess):
+    """A child of a service, which logs where its supervisor does."""
+
+    def _log_size(self) -> int:
+        return 0
+
+    def _open_log(self) -> IO[bytes]:
+        return os.fdopen(os.dup(sys.stderr.fileno()), "wb")
+
+    def _last_word(self, log_start: int) -> str:
+        del log_start
+        return f"exit code {self.exit_code}, its reason stands above"
+
+
+@dataclass(slots=True)
 class BookieProcess(ChildProcess):
     """A bookie; its data lie where its log does."""
 
@@ -177,7 +192,9 @@ class BookieProcess(ChildProcess):
 
     def own_words(self) -> list[str]:
         """Return where it listens and keeps its data."""
-        return ["--port", str(self.port), "--data-dir", self.directory]
+        # One API and console is enough for all of them.
+        alone = ["--set", "admin.in_bookie=false"]
+        return ["--port", str(self.port), "--data-dir", self.directory, *alone]
 
 
 @dataclass(slots=True)

@@ -34,18 +34,23 @@ def token() -> None:
               help="How long it is valid.")  # fmt: skip
 @click.option("--namespace", "namespaces", multiple=True, metavar="PATH",
               help="Allow it only the streams below PATH; may be given several times.")  # fmt: skip
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME",
+              help="Allow it only this cluster of the server; several may be given.")  # fmt: skip
 @_file_option
 @click.pass_obj
 def add(
-    call: Call, name: str, role: str, days: float, namespaces: tuple[str, ...], path: str | None
-) -> None:
+    call: Call, name: str, role: str, days: float, namespaces: tuple[str, ...],
+    clusters: tuple[str, ...], path: str | None,
+) -> None:  # fmt: skip
     """Make a token and print it; nobody can see it again."""
     from quorumbook.admin.access.roles import Role
 
     secret, made = _file(call, path).add(
-        name, Role.of(role), lifetime_s=days * _DAY_S, namespaces=namespaces
+        name, Role.of(role), lifetime_s=days * _DAY_S, namespaces=namespaces, clusters=clusters
     )
-    call.output.record({**made.row(), "token": secret})
+    row = made.row()
+    del row["created_ms"], row["expires_ms"]
+    call.output.record({**row, "expires": Moment.known(made.expires_ms), "token": secret})
 
 
 @token.command("ls", cls=ClusterCommand, has_metadata=False)
@@ -63,7 +68,7 @@ def ls(call: Call, path: str | None) -> None:
         }
         for each in _file(call, path).tokens()
     ]
-    columns = ["name", "role", "created", "expires", "expired", "namespaces"]
+    columns = ["name", "role", "created", "expires", "expired", "namespaces", "clusters"]
     call.output.rows(rows, columns, empty="no token; `quorumbook token add` makes one")
 
 

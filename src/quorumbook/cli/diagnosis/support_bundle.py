@@ -101,7 +101,7 @@ async def _collected(call: Call) -> dict[str, str]:
 
 
 def _metrics(bookie: BookieFacts) -> str:
-    from quorumbook.admin.facts.activity import read_metrics
+    from quorumbook.admin.activity.counts import read_metrics
 
     try:
         return read_metrics(bookie.http, max_bytes=_LOG_BYTES, timeout_s=_TIMEOUT_S)

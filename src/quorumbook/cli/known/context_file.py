@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorumbook.errors import ConfigError
 
 if TYPE_CHECKING:
+    import click
+
     from quorumbook.config import Settings
 
 #: The source of a metadata URI that a context names.
@@ -102,6 +104,11 @@ def read_contexts() -> Contexts:
         raise ConfigError(f"{path} is not a file of contexts; move it away") from None
 
 
+def context_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the contexts whose names begin so, for a shell that completes."""
+    return [name for name in read_contexts().contexts if name.startswith(incomplete)]
+
+
 def settings_meant(
     *,
     config_file: str | None,
@@ -144,6 +151,13 @@ def settings_meant(
     # All of it: the file may hold what the cluster demands, such as TLS.
     file = config_file or meant.config or None
     return loaded(file).replaced("metadata.uri", meant.metadata, BY_CONTEXT), file
+
+
+def chosen_name(name: str | None) -> str:
+    """Return the name of the context that is meant: one that was said, or the chosen one."""
+    from quorumbook.config.load import CONTEXT_VARIABLE
+
+    return name or os.environ.get(CONTEXT_VARIABLE) or read_contexts().current
 
 
 def _context_meant(name: str | None) -> NamedContext | None:

@@ -68,8 +68,8 @@ _OWN_COOKIE = (
 )
 _OWN_ID = (
     "Ledgers name a bookie by its id, which is never rewritten. Keep the id where a host's name "
-    "changes: `quorumbook bookie run --set bookie.id=OLD-HOST:3181`. To move what a bookie holds: "
-    "`quorumbook bookie decommission BOOKIE`"
+    "changes: `quorumbook bookie run --set bookie.bookie_id=OLD-HOST:3181`. To move what a bookie "
+    "holds: `quorumbook bookie decommission BOOKIE`"
 )
 _ONE_FORMAT = (
     "Our bookies have one index format. `quorumbook bookie adopt` takes over a Java bookie's "

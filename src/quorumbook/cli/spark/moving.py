@@ -79,8 +79,8 @@ def decommission(call: Call, run: JobRun, options: DecommissionOptions) -> int:
 def _leave(
     call: Call, run: JobRun, job: str, bookies: Sequence[BookieId], options: LeaveOptions
 ) -> int:
+    from quorumbook.admin.facts.stopping import check_is_known
     from quorumbook.cli.bookie.moving import registered
-    from quorumbook.cli.bookie.state import check_is_known
     from quorumbook.errors import LocalProtocolError
     from quorumbook.spark.jobs.upkeep import moving
 
@@ -109,7 +109,7 @@ def _leave(
 @job_command(RebalanceOptions)
 def rebalance(call: Call, run: JobRun, options: RebalanceOptions) -> int:
     """Move closed ledgers from the fullest disks to the emptiest."""
-    from quorumbook.cli.bookie.moving import plan_balance
+    from quorumbook.autorecovery.copying.balance_plan import plan_balance
     from quorumbook.spark.jobs.upkeep import moving
 
     async def planned(client: BookKeeper) -> JobPlan:

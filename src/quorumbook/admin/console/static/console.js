@@ -17,6 +17,11 @@
         localStorage.setItem("theme", root.dataset.theme);
       });
     }
+    // A narrow window shows a part of the pages: that with the one that is open.
+    for (const link of document.querySelectorAll("nav a[aria-current]")) {
+      const row = link.parentElement;
+      row.scrollLeft = link.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+    }
     startTail();
     startChart();
   });
@@ -107,7 +112,7 @@
     };
     const ask = async () => {
       try {
-        const answer = await fetch("/ui/samples", { headers: { Accept: "application/json" } });
+        const answer = await fetch(`${document.body.dataset.base}/ui/samples`, { headers: { Accept: "application/json" } });
         if (answer.ok) draw(await answer.json());
       } catch { /* the server is away; the page says so itself */ }
     };

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.endpoints.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.admin.facts.places import WHERE
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
-from quorumbook.admin.http.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamPolicy
 from quorumbook.streams.cursors.cursor import place
 from quorumbook.streams.cursors.shown import row_to_show
@@ -44,7 +44,7 @@ async def streams(ask: Ask) -> dict[str, object]:
 
 async def _create(ask: Ask) -> object:
     namespace = await ask.service.streams.namespace(ask.query["namespace"], bind=True)
-    policy = _policy(ask.body["policy"])
+    policy = policy_of(ask.body["policy"])
     options: Any = {"policy": policy, "exist_ok": ask.body["exist_ok"]}
     name, count = ask.body["name"], ask.body["partitions"]
     if count is None:
@@ -53,7 +53,12 @@ async def _create(ask: Ask) -> object:
     return {"name": name, "partitions": [part.name for part in made.partitions]}
 
 
-def _policy(given: dict[str, object] | None) -> StreamPolicy:
+def policy_of(given: dict[str, object] | None) -> StreamPolicy:
+    """Read a policy.
+
+    Raises:
+        ApiError: It is none.
+    """
     texts = {name: value for name, value in (given or {}).items() if isinstance(value, str)}
     if len(texts) != len(given or {}):
         raise bad_parameter('policy must be an object of texts, such as {"retain_time_s": "7d"}')
@@ -74,12 +79,13 @@ async def stream(ask: Ask) -> dict[str, object]:
         "is_partitioned": not isinstance(found, Stream),
         "partitions": rows,
         "records_completed": sum(int(str(row["records_completed"])) for row in rows),
-        "policy": {name: _plain(value) for name, value in whole.items()},
+        "policy": {name: plain(value) for name, value in whole.items()},
         "policy_own": sorted(policy.given()),
     }
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """Return what JSON can have of a policy's value."""
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
@@ -155,7 +161,7 @@ async def groups(ask: Ask) -> dict[str, object]:
 
 async def _set_policy(ask: Ask) -> object:
     one = await _parts(ask)
-    changes = _policy(ask.body["policy"]).given()
+    changes = policy_of(ask.body["policy"]).given()
     inherited = set(map(str, ask.body["inherit"] or ()))
     StreamPolicy.of(dict.fromkeys(inherited))  # says what is no policy
     for part in one:
@@ -198,26 +204,39 @@ async def _delete(ask: Ask) -> object:
     return {"name": name, "state": "deleted"}
 
 
-async def _reset_cursor(ask: Ask) -> object:
-    start = start_of(ask.body["position"])
+async def _change_cursor(ask: Ask) -> object:
+    position, holds = ask.body["position"], ask.body["holds_retention"]
+    if position is None and holds is None:
+        raise bad_parameter("give position, holds_retention, or both")
     one = await ask.service.streams.one(
         ask.query["namespace"], ask.path["name"], ask.query["partition"]
     )
     await one.info()
-    cursor = await one.cursor(ask.path["cursor"], start=start)
-    await cursor.reset(await place(stream_context(one), start))
+    if position is None:
+        cursor = await _known_cursor(one, ask.path["cursor"])
+    else:
+        start = start_of(position)
+        cursor = await one.cursor(ask.path["cursor"], start=start)
+        await cursor.reset(await place(stream_context(one), start))
+    if holds is not None:
+        await cursor.hold_retention(holds=holds)
     return await _cursor_row(cursor)
+
+
+async def _known_cursor(one: Stream, name: str) -> Cursor:
+    for cursor in await one.cursors():
+        if cursor.name == name:
+            return cursor
+    raise ApiError(404, "no-such-cursor", f"there is no cursor {name[:80]}")
 
 
 async def _delete_cursor(ask: Ask) -> object:
     one = await ask.service.streams.one(
         ask.query["namespace"], ask.path["name"], ask.query["partition"]
     )
-    for cursor in await one.cursors():
-        if cursor.name == ask.path["cursor"]:
-            await cursor.delete()
-            return {"cursor": cursor.name, "state": "deleted"}
-    raise ApiError(404, "no-such-cursor", f"there is no cursor {ask.path['cursor'][:80]}")
+    cursor = await _known_cursor(one, ask.path["cursor"])
+    await cursor.delete()
+    return {"cursor": cursor.name, "state": "deleted"}
 
 
 async def _reset_group(ask: Ask) -> object:
@@ -242,10 +261,17 @@ _BASE = "/api/v2/streams/{name:path}"
 _NAMES = {"name": NAME}
 _QUERY = {"namespace": NAMESPACE}
 _PART = {**_QUERY, "partition": PARTITION}
-_CURSOR = {"name": NAME, "cursor": Field("string", "The cursor's name.", max_length=200)}
-_GROUP = {"name": NAME, "group": Field("string", "The group's name.", max_length=200)}
-_POLICY = Field("object", 'Names and values, such as {"retain_time_s": "7d"}.')
-_POSITION = Field("string", f"Where to: {WHERE}.", is_required=True)
+_CURSOR = {
+    "name": NAME,
+    "cursor": Field("string", "The cursor's name.", max_length=200, example="billing"),
+}
+_PARTITIONED = Field("string", NAME.text, max_length=500, example="jobs")
+_GROUP = {"name": _PARTITIONED,
+          "group": Field("string", "The group's name.", max_length=200,
+                         example="billing")}  # fmt: skip
+_POLICY = Field("object", 'Names and values, such as {"retain_time_s": "7d"}.',
+                example={"retain_time_s": "7d"})  # fmt: skip
+_POSITION = Field("string", f"Where to: {WHERE}.", is_required=True, example="earliest")
 
 ENDPOINTS = (
     Endpoint(
@@ -263,7 +289,8 @@ ENDPOINTS = (
         "POST", "/api/v2/streams", Role.OPERATOR,
         "Create a stream, and its namespace if that is missing.", _create, query=_QUERY,
         body={
-            "name": Field("string", "Its name.", is_required=True, max_length=500),
+            "name": Field("string", "Its name.", is_required=True, max_length=500,
+                          example="orders/uk"),
             "partitions": Field("integer", "So many streams under one name.", minimum=1,
                                 maximum=1000),
             "policy": _POLICY,
@@ -274,8 +301,11 @@ ENDPOINTS = (
     Endpoint("GET", f"{_BASE}/cursors", Role.VIEWER, "A stream's cursors, and their lag.", cursors,
              query=_QUERY, names=_NAMES, command="quorumbook stream cursors {name}"),
     Endpoint("PUT", f"{_BASE}/cursors/{{cursor}}", Role.ADMIN,
-             "Make a cursor, or take it elsewhere.", _reset_cursor, query=_PART,
-             body={"position": _POSITION}, names=_CURSOR,
+             "Make a cursor, take it elsewhere, or have retention keep what it has not passed.",
+             _change_cursor, query=_PART,
+             body={"position": Field("string", f"Where to: {WHERE}.", example="seq:3"),
+                   "holds_retention": Field("boolean", "Whether retention keeps to it.")},
+             names=_CURSOR,
              command="quorumbook stream cursors {name} --reset {cursor} WHERE"),
     Endpoint("DELETE", f"{_BASE}/cursors/{{cursor}}", Role.ADMIN, "Forget a cursor.",
              _delete_cursor, query=_PART, names=_CURSOR,
@@ -300,7 +330,8 @@ ENDPOINTS = (
         "POST", f"{_BASE}/truncate", Role.ADMIN, "Delete the records before a place.", _truncate,
         query=_PART,
         body={
-            "before": Field("string", "A position, seq:N, txid:N, or a time.", is_required=True),
+            "before": Field("string", "A position, seq:N, txid:N, or a time.", is_required=True,
+                            example="seq:1"),
             "dry_run": Field("boolean", "Only say what would go.", default=False),
         },
         names=_NAMES, command="quorumbook stream truncate {name} --before WHERE",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import dataclasses
 import itertools
 import json
 import random
@@ -40,15 +41,17 @@ from quorumbook.streams import (
 
 NAMESPACE = Field("string", "The namespace the stream is in.", default="/streams", max_length=500)
 PARTITION = Field("integer", "This one of its partitions.", minimum=0, maximum=1_000_000)
-NAME = Field("string", "The stream's name; it may have slashes.", max_length=500)
-_GROUP = Field("string", "The group's name.", max_length=200)
+NAME = Field("string", "The stream's name; it may have slashes.", max_length=500,
+             example="orders/eu")  # fmt: skip
+_PARTITIONED = Field("string", NAME.text, max_length=500, example="jobs")
+_GROUP = Field("string", "The group's name.", max_length=200, example="billing")
 _MEMBER = Field("string", "The member's name; another one for each that consumes at a time. A "
                 "token sees its own members alone.",
-                is_required=True, max_length=200)  # fmt: skip
+                is_required=True, max_length=200, example="a")  # fmt: skip
 DECODE = Field("string", "By the stream's schema, whose fields are `decoded`; where that cannot "
                "be, `decode_error` says why.", choices=("schema",))  # fmt: skip
 _IDS = Field("array", "The `id`s of records as they were handed out.", is_required=True,
-             max_length=10_000)  # fmt: skip
+             max_length=10_000, example=["0:0"])  # fmt: skip
 _RECORDS_MAX = 10_000
 #: Of a stream that is followed, decoded in one piece.
 _DECODED_MAX = 500
@@ -167,6 +170,22 @@ def _appended_row(appended: Appended) -> dict[str, object]:
     }
 
 
+def payload_of(where: str, given: object) -> bytes:
+    """Return the bytes of an object with one of text, json and base64.
+
+    Raises:
+        ApiError: It is none.
+    """
+    if not isinstance(given, dict) or len(set(_PAYLOADS) & given.keys()) != 1:
+        raise bad_parameter(f"{where} must be an object with one of {', '.join(_PAYLOADS)}")
+    if "json" in given:
+        try:
+            return json.dumps(given["json"], separators=(",", ":"), ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise bad_parameter(f"{where}.json is not Unicode, or too deep") from None
+    return _bytes(given, "text", "base64", where) or b""
+
+
 def _read_record(number: int, record: object) -> tuple[bytes, Attributes]:
     """Read a record of a request.
 
@@ -174,17 +193,10 @@ def _read_record(number: int, record: object) -> tuple[bytes, Attributes]:
         ApiError: It is none.
     """
     where = f"records[{number}]"
-    if not isinstance(record, dict) or len(set(_PAYLOADS) & record.keys()) != 1:
-        raise bad_parameter(f"{where} must be an object with one of {', '.join(_PAYLOADS)}")
+    payload = payload_of(where, record)
+    assert isinstance(record, dict)
     if unknown := record.keys() - _RECORD_FIELDS:
         raise bad_parameter(f"{where} has {sorted(unknown)[0]!r:.80}, which a record has not")
-    if "json" in record:
-        try:
-            payload = json.dumps(record["json"], separators=(",", ":"), ensure_ascii=False).encode()
-        except (UnicodeEncodeError, RecursionError):
-            raise bad_parameter(f"{where}.json is not Unicode, or too deep") from None
-    else:
-        payload = _bytes(record, "text", "base64", where) or b""
     headers = record.get("headers", {})
     if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
         raise bad_parameter(f"{where}.headers must be an object of texts")
@@ -364,7 +376,7 @@ async def _leave(ask: Ask) -> object:
 
 _PLACE = {"namespace": NAMESPACE, "partition": PARTITION}
 _NAMES = {"name": NAME}
-_GROUP_NAMES = {"name": NAME, "group": _GROUP}
+_GROUP_NAMES = {"name": _PARTITIONED, "group": _GROUP}
 _IN_HAND = {"member": _MEMBER, "ids": _IDS}
 _BASE = "/api/v2/streams/{name:path}"
 
@@ -381,7 +393,7 @@ ENDPOINTS = (
             "wait_s": Field("number", "Wait so long for the first.", default=0.5, minimum=0,
                             maximum=60),
         },
-        names=_GROUP_NAMES,
+        names=_GROUP_NAMES, command="quorumbook stream consume {name} --group {group}",
     ),
     Endpoint(
         "POST", f"{_BASE}/groups/{{group}}/ack", Role.OPERATOR, "Say that records are done.",
@@ -390,14 +402,16 @@ ENDPOINTS = (
     Endpoint(
         "POST", f"{_BASE}/groups/{{group}}/nack", Role.OPERATOR,
         "Have records handed out again.", _refuse, query={"namespace": NAMESPACE},
-        body={**_IN_HAND, "delay_s": Field("number", "After so long at least.", default=0,
+        body={**_IN_HAND, "ids": dataclasses.replace(_IDS, example=["0:1"]),
+              "delay_s": Field("number", "After so long at least.", default=0,
                                            minimum=0, maximum=86400)},
         names=_GROUP_NAMES,
     ),
     Endpoint(
         "DELETE", f"{_BASE}/groups/{{group}}/members/{{member}}", Role.OPERATOR,
         "Leave a group.", _leave, query={"namespace": NAMESPACE},
-        names={**_GROUP_NAMES, "member": Field("string", "The member's name.", max_length=200)},
+        names={**_GROUP_NAMES, "member": Field("string", "The member's name.", max_length=200,
+                                                  example="a")},
     ),
     Endpoint(
         "POST", f"{_BASE}/records", Role.OPERATOR,
@@ -415,7 +429,8 @@ ENDPOINTS = (
         },
         body={"records": Field("array", "Objects with one of text, json, base64, and key, "
                                "key_base64, headers, event_time_ms.", is_required=True,
-                               max_length=_RECORDS_MAX)},
+                               max_length=_RECORDS_MAX,
+                               example=[{"text": "hello", "key": "k"}, {"json": {"id": 7}}])},
         names=_NAMES, command="quorumbook stream write {name}",
     ),
     Endpoint(

@@ -29,7 +29,7 @@ from quorumbook.client.context import client_store
 from quorumbook.errors import ConnectFailedError, NoSuchNodeError, QuorumbookError
 from quorumbook.metadata.bookies.cookies import CookieStore
 
-_NAMES = {"bookie": Field("string", "The bookie's id.", max_length=300)}
+_NAMES = {"bookie": Field("string", "The bookie's id.", max_length=300, example="127.0.0.1:3181")}
 _TIMEOUT_S = 10.0
 #: It takes a token off loopback.
 _OPTIONS_PATH = "/api/v1/bookie/options"
@@ -151,12 +151,6 @@ async def set_read_only(ask: Ask, bookie_id: str, *, is_read_only: bool, reason:
     return await change_bookie(ask, bookie_id, path, {"readOnly": is_read_only})
 
 
-async def _collect(ask: Ask) -> object:
-    await known_bookie(ask, ask.path["bookie"])
-    answer = await change_bookie(ask, ask.path["bookie"], "/api/v1/bookie/gc", {})
-    return {"bookie_id": ask.path["bookie"], "answer": answer}
-
-
 async def _drain(ask: Ask) -> object:
     bookie_id = ask.path["bookie"]
     facts = await known_bookie(ask, bookie_id)
@@ -168,13 +162,27 @@ async def _drain(ask: Ask) -> object:
     return _start(ask, "drain", bookie_id, lambda job: _move(ask, job, bookie_id, facts))
 
 
+async def _shares(ask: Ask) -> object:
+    bookie_id, limit = ask.path["bookie"], ask.query["limit"]
+    await known_bookie(ask, bookie_id)
+    async with ask.service.walk():
+        found = [share async for share in shares(await ask.service.client(), [bookie_id])]
+    rows = [
+        {"ledger_id": each.ledger_id, "state": each.state, "size_bytes": each.size_bytes}
+        for each in found[:limit]
+    ]
+    size_bytes = sum(each.size_bytes for each in found)
+    return {"ledgers": rows, "ledger_count": len(found), "size_bytes": size_bytes}
+
+
 async def _check_room(ask: Ask, bookie_id: str) -> None:
     """Refuse before anything is changed where replicas cannot go anywhere.
 
     Raises:
         ApiError: They cannot.
     """
-    if why := await no_room(await ask.service.client(), bookie_id):
+    skip_open = ask.body["skip_open"]
+    if why := await no_room(await ask.service.client(), bookie_id, skip_open=skip_open):
         raise ApiError(409, "no-room", why)
 
 
@@ -230,7 +238,8 @@ async def _move(
         def count(_share: object) -> None:
             job.done += 1
 
-        mover = Mover(client, [bookie_id], MoveOptions(name=service.name), on_done=count)
+        options = MoveOptions(name=service.name, skip_open=ask.body["skip_open"])
+        mover = Mover(client, [bookie_id], options, on_done=count)
         moved = await mover.run(chosen)
         left = [share.ledger_id async for share in shares(client, [bookie_id])]
         if moved.blocked.keys() <= moved.for_later:
@@ -267,6 +276,7 @@ SLOW_QUERY = {
     "kind": Field("string", "Only of this kind.", choices=KINDS),
     "limit": Field("integer", "How many, the slowest first.", default=100, minimum=1, maximum=1000),
 }
+_SKIP_OPEN = Field("boolean", "Leave ledgers alone that are being written.", default=False)
 _BASE = "/api/v2/bookies/{bookie}"
 ENDPOINTS = (
     Endpoint("GET", "/api/v2/bookies", Role.VIEWER,
@@ -281,23 +291,30 @@ ENDPOINTS = (
         "PUT", f"{_BASE}/read-only", Role.OPERATOR,
         "Have a bookie take no new ledgers, or take them again.", _set_read_only,
         body={
-            "read_only": Field("boolean", "Whether it is to be read-only.", is_required=True),
+            "read_only": Field("boolean", "Whether it is to be read-only.", is_required=True,
+                               example=False),
             "reason": Field("string", "Why; it is kept and shown.", default="no reason given",
                             max_length=500),
         },
         names=_NAMES, command="quorumbook bookie readonly on {bookie}",
     ),
-    Endpoint("POST", f"{_BASE}/gc", Role.OPERATOR, "Collect garbage now.", _collect,
-             names=_NAMES, command="quorumbook bookie gc {bookie}"),
     Endpoint("POST", f"{_BASE}/drain", Role.OPERATOR,
              "Make a bookie read-only and move everything it holds; a job.", _drain,
-             names=_NAMES, status=202, command="quorumbook bookie drain {bookie}"),
+             body={"skip_open": _SKIP_OPEN}, names=_NAMES, status=202,
+             command="quorumbook bookie drain {bookie}"),
+    Endpoint("GET", f"{_BASE}/ledgers", Role.VIEWER,
+             "What a bookie holds: what a drain or a recovery would move.", _shares,
+             query={"limit": Field("integer", "Of the ledgers so many at most.", default=100,
+                                   minimum=1, maximum=1000)},
+             names=_NAMES, command="quorumbook bookie drain {bookie} --dry-run"),
     Endpoint("POST", f"{_BASE}/recover", Role.OPERATOR,
              "Re-replicate what a bookie that is down held; a job.", _recover,
              body={"delete_cookie": Field("boolean", "Forget the bookie after that.",
-                                          default=False)},
+                                          default=False),
+                   "skip_open": _SKIP_OPEN},
              names=_NAMES, status=202, command="quorumbook bookie recover {bookie}"),
     Endpoint("POST", f"{_BASE}/decommission", Role.ADMIN,
-             "Take a bookie out of the cluster for good; a job.", _decommission, names=_NAMES,
-             status=202, command="quorumbook bookie decommission {bookie}"),
+             "Take a bookie out of the cluster for good; a job.", _decommission,
+             body={"skip_open": _SKIP_OPEN}, names=_NAMES, status=202,
+             command="quorumbook bookie decommission {bookie}"),
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""``quorumbook top``: what two looks at a cluster say together."""
+"""What two looks at a cluster say together."""
 
 from __future__ import annotations
 
-from quorumbook.admin.facts.activity import BookieCounts
+from quorumbook.admin.activity.counts import BookieCounts
+from quorumbook.admin.activity.looks import Look, activity
 from quorumbook.admin.facts.bookies import BookieFacts
-from quorumbook.cli.diagnosis.top import Look, activity
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 
 DISKS = ({"path": "/d", "use": "journal", "used": 0.25, "sync_ms_mean": 1.5},)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.facts.nodes import node_row
 from quorumbook.admin.facts.verdict import judge
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field
-from quorumbook.admin.http.problems import ApiError
-from quorumbook.admin.http.service import own_files
+from quorumbook.admin.http.problems import ApiError, problem_of
+from quorumbook.admin.http.service import Service, own_files
 from quorumbook.client.context import client_store
+from quorumbook.env import patience
+from quorumbook.errors import QuorumbookError
 from quorumbook.metadata.recovery.quarantine import Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
@@ -20,8 +24,10 @@ _CHECKS = {
     "replicas": PeriodicCheck.REPLICAS,
     "placement": PeriodicCheck.PLACEMENT,
 }
-_JOB = {"id": Field("integer", "The job's id.", minimum=1, maximum=2**31)}
+_JOB = {"id": Field("integer", "The job's id.", minimum=1, maximum=2**31, example=1)}
 _DAY_S = 86_400
+#: So long a cluster may take to say how it is, beside others.
+_VERDICT_S = 5.0
 
 
 async def cluster(ask: Ask) -> dict[str, object]:
@@ -34,6 +40,29 @@ async def cluster(ask: Ask) -> dict[str, object]:
         **facts.row(),
         "bookies": [bookie.row() for bookie in facts.bookies],
     }
+
+
+async def clusters(ask: Ask) -> dict[str, object]:
+    """Return the server's clusters with the verdict on each, of those that somebody may see."""
+    seen = [each for each in ask.service.neighbours if ask.who.at(each.options.cluster) is not None]
+    return {"clusters": list(await asyncio.gather(*(_cluster_row(ask, each) for each in seen)))}
+
+
+async def _cluster_row(ask: Ask, service: Service) -> dict[str, object]:
+    row: dict[str, object] = {
+        "name": service.options.cluster or None,
+        "path": service.options.base or "/",
+        "metadata": service.shown_uri,
+        "is_here": service is ask.service,
+    }
+    try:
+        async with patience.timeout(_VERDICT_S):
+            judgement = judge(await service.facts())
+    except (TimeoutError, QuorumbookError, ApiError) as error:
+        problem = problem_of(error)
+        return {**row, "status": "unknown", "reasons": [problem.detail if problem else ""]}
+    reasons = [reason.text for reason in judgement.reasons]
+    return {**row, "status": judgement.level.name.lower(), "reasons": reasons}
 
 
 async def recovery(ask: Ask) -> dict[str, object]:
@@ -127,6 +156,10 @@ async def node(ask: Ask) -> dict[str, object]:
     return found
 
 
+async def _options(ask: Ask) -> object:
+    return {"options": dict(ask.service.options.settings)}
+
+
 async def _jobs(ask: Ask) -> object:
     return {"jobs": [job.row() for job in ask.service.jobs.list()]}
 
@@ -179,6 +212,7 @@ async def _add_token(ask: Ask) -> object:
         Role.of(ask.body["role"]),
         lifetime_s=None if days is None else days * _DAY_S,
         namespaces=tuple(map(str, ask.body["namespaces"] or ())),
+        clusters=tuple(map(str, ask.body["clusters"] or ())),
     )
     return {**token.row(), "token": secret}
 
@@ -192,16 +226,22 @@ async def _revoke_token(ask: Ask) -> object:
 NODE_PATH = Field("string", "Its path; the cluster's root if not given.", max_length=2000)
 _LIMIT = Field("integer", "So many at most.", default=100, minimum=1, maximum=1000)
 TOKEN_FIELDS = {
-    "name": Field("string", "Whom it is for.", is_required=True, max_length=64),
+    "name": Field("string", "Whom it is for.", is_required=True, max_length=64,
+                  example="ci"),
     "role": Field("string", "What it may do.", is_required=True,
-                  choices=("viewer", "operator", "admin")),
+                  choices=("viewer", "operator", "admin"), example="viewer"),
     "days": Field("number", "How long it is good for; forever if not given.", minimum=0.001,
                   maximum=36500),
     "namespaces": Field("array", "Namespaces of streams it is confined to; all if not given. With "
                         "any it sees nothing else of the cluster.", max_length=100),
+    "clusters": Field("array", "Which of this server's clusters it is confined to; all if not "
+                      "given.", max_length=100),
 }  # fmt: skip
 
 ENDPOINTS = (
+    Endpoint("GET", "/api/v2/clusters", Role.VIEWER,
+             "The clusters of this server, where their paths begin, and how they are.", clusters,
+             command="quorumbook context ls"),
     Endpoint(
         "GET", "/api/v2/cluster", Role.VIEWER,
         "The cluster's health: one verdict, its reasons, what to do, and the numbers.", cluster,
@@ -215,7 +255,8 @@ ENDPOINTS = (
         "PUT", "/api/v2/recovery", Role.OPERATOR, "Switch auto-recovery, or set its delay.",
         _change_recovery,
         body={
-            "enabled": Field("boolean", "Whether ledgers are audited and re-replicated."),
+            "enabled": Field("boolean", "Whether ledgers are audited and re-replicated.",
+                             example=True),
             "lost_bookie_delay_s": Field("integer", "How long a bookie may be away.", minimum=0,
                                          maximum=2**31 - 1),
         },
@@ -224,7 +265,8 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/api/v2/recovery/audit", Role.OPERATOR,
         "Have the auditor look for lost bookies now, or begin a check.", _audit_now,
-        body={"check": Field("string", "Instead, begin this check.", choices=tuple(_CHECKS))},
+        body={"check": Field("string", "Instead, begin this check.", choices=tuple(_CHECKS),
+                             example="ledgers")},
         command="quorumbook recovery trigger",
     ),
     Endpoint(
@@ -238,6 +280,9 @@ ENDPOINTS = (
         "streams take the role admin. Values are shown without secrets.", node,
         query={"path": NODE_PATH},
     ),
+    Endpoint("GET", "/api/v2/config", Role.VIEWER,
+             "Options that are set for this server, without secrets.", _options,
+             command="quorumbook config show --changed"),
     Endpoint("GET", "/api/v2/jobs", Role.VIEWER, "Work that goes on, and that is over.", _jobs),
     Endpoint("GET", "/api/v2/jobs/{id}", Role.VIEWER, "One job.", _job, names=_JOB),
     Endpoint("DELETE", "/api/v2/jobs/{id}", Role.OPERATOR,
@@ -250,6 +295,7 @@ ENDPOINTS = (
              "Make a token; the answer is the only place where it can be seen.", _add_token,
              body=TOKEN_FIELDS, status=201, command="quorumbook token add NAME --role ROLE"),
     Endpoint("DELETE", "/api/v2/tokens/{name}", Role.ADMIN, "Revoke a token, at once.",
-             _revoke_token, names={"name": Field("string", "Whose.", max_length=64)},
+             _revoke_token, names={"name": Field("string", "Whose.", max_length=64,
+                                                      example="ci")},
              command="quorumbook token revoke {name}"),
 )  # fmt: skip
