@@ -269,8 +269,7 @@ def test_a_damaged_copy_of_the_ledger_states_costs_nothing(one, how):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("ahead", [(0, 512), (0, 1_000_000), (1, 0), (100, 0)])
-def test_a_mark_that_claims_too_much_loses_no_acknowledged_entry(one, ahead):
+def test_a_mark_that_claims_too_much_loses_no_acknowledged_entry(one):
     with one.running():
         one.write(b"checkpointed\n")
     with one.running(kill=True):
@@ -278,10 +277,17 @@ def test_a_mark_that_claims_too_much_loses_no_acknowledged_entry(one, ahead):
     mark = one.current / "lastMark"
     journal_id, offset = struct.unpack(">qq", mark.read_bytes())
     newest = int(one.journal.stem, 16)
-    mark.write_bytes(struct.pack(">qq", max(journal_id, newest) + ahead[0], offset + ahead[1]))
-    for _ in range(2):
-        with one.running():
-            assert _run(one.directory, "ledger", "read", ledger_id).stdout == LINES
+    data = one.directory / "d"
+    killed = shutil.copytree(data, one.directory / "killed")
+    for journals, size_bytes in ((0, 512), (0, 1_000_000), (1, 0), (100, 0)):
+        shutil.rmtree(data)
+        shutil.copytree(killed, data)
+        ahead = max(journal_id, newest) + journals, offset + size_bytes
+        mark.write_bytes(struct.pack(">qq", *ahead))
+        for _ in range(2):
+            with one.running():
+                found = _run(one.directory, "ledger", "read", ledger_id).stdout
+            assert found == LINES, ahead
 
 
 @pytest.mark.faults
@@ -348,14 +354,15 @@ def test_a_cookie_that_does_not_fit_is_refused_with_the_options_that_do(one):
 )
 def test_a_metadata_uri_that_nobody_serves_is_one_line_with_the_fix(tmp_path, uri, code, fix):
     (tmp_path / "garbage.db").write_bytes(b"garbage" * 1000)
-    for words in (
-        ("ledger", "ls"),
+    reading = ("ledger", "ls")
+    serving = ("bookie", "run", "--data-dir", "d", "--port", free_ports(1)[0])
+    others = (
         ("ledger", "write", "/dev/null"),
         ("ledger", "read", "1"),
         ("bookie", "ls"),
-        ("bookie", "run", "--data-dir", "d", "--port", free_ports(1)[0]),
         ("bench", "write", "--count", 1),
-    ):
+    )
+    for words in (reading, serving, *(others if uri == "sqlite:///none.db" else ())):
         done = _run(tmp_path, *words, "--metadata", uri)
         assert done.returncode == code, (words, done)
         assert done.stderr.count(b"\n") == 1, (words, done)

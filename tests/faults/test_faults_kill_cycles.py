@@ -8,7 +8,7 @@ import pytest
 
 from faults.torture.run import report, run
 
-CYCLES = 12
+CYCLES = 8
 SEED = 20130101
 
 

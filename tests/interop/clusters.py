@@ -169,7 +169,9 @@ class Cluster:
             yield name
         finally:
             if process.is_running:
-                await process.call("stop_recovery", name=name)
+                stopped = process.send("stop_recovery", name=name)
+                if part != "auditor":  # which does nothing more, and ends its client for 10 s
+                    await asyncio.wrap_future(stopped)
 
     def pid(self, name: str) -> int:
         """Return the process id of a bookie; of the peer's only if it is mortal."""

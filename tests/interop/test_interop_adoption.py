@@ -163,7 +163,8 @@ async def test_a_bookie_of_the_peer_becomes_ours_and_the_peers_again(
     assert not found["is_done"]
     assert found["damage"] == []
     assert bookie.done("bookie", "adopt", "--apply")["is_done"]
-    await check_that_the_peer_refuses(bookie)
+    if is_several:  # directories that lie alone are refused in the test below
+        await check_that_the_peer_refuses(bookie)
     await bookie.start_own()
     await history.until_found(bookie.bookie_id)
     await history.check()

@@ -17,7 +17,6 @@ from security.limits.measure import MB, MEMORY_BYTES_MAX, Outcome, measure
 
 #: Each sends all that it has within a few seconds, also where four of them share the machine.
 SECONDS = 16
-MIXED_SECONDS = 120
 
 
 async def check(attack: str, seconds: float) -> None:
@@ -32,11 +31,6 @@ async def test_an_attack_ends_no_bookie_and_takes_no_more_memory_than_is_promise
     async with asyncio.TaskGroup() as group:
         for attack in ("handshakes", "large-adds", "half-frames", "batches"):
             group.create_task(check(attack, SECONDS), name=attack)
-
-
-@pytest.mark.timeout(300)
-async def test_all_attacks_at_once_end_no_bookie_and_take_no_more_memory() -> None:
-    await check("mixed", MIXED_SECONDS)
 
 
 def _outcome(name: str) -> Outcome:

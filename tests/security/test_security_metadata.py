@@ -69,7 +69,7 @@ def start(request, ca, tmp_path):
 
 async def refusal_of(uri: str) -> str:
     with pytest.raises(MetadataUnavailableError) as caught:
-        await open_store(uri, session_timeout_s=5)
+        await open_store(uri, session_timeout_s=3)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
