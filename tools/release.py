@@ -36,7 +36,6 @@ NEEDING = {
     "otel": "quorumbook.otel.process quorumbook.otel.spans quorumbook.otel.metrics",
     "rocksdb": "quorumbook.storage.adoption.rocksdb",
     "schema": "quorumbook.streams.schemas.avro_format quorumbook.streams.schemas.json_checks re2",
-    "simulation": "quorumbook.sim.carriers greenlet",
     "spark": "quorumbook.spark.functions pyspark_quorumbook",
 }
 #: A table of the scripts of others that are kept in the package.

@@ -1,72 +1,18 @@
-"""What carries the jobs of simulated workers, one at a time: greenlets, or threads of the machine.
+"""What carries the jobs of simulated workers: threads of the machine, one of which runs at a time.
 
 A job is an ordinary function, and stops in the middle all the same, until its sync is over in
 virtual time: what carries it waits, and whoever let it run goes on.  Nothing runs beside anything
-else, and no order is the machine's.  Greenlets (extra ``simulation``) change places a hundred times
-as fast as threads; a run is the same with both.
+else, and no order is the machine's.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
-
-try:
-    from greenlet import getcurrent, greenlet
-except ImportError:
-    HAS_GREENLETS = False
-else:
-    HAS_GREENLETS = True
 
 
-class Carrier(Protocol):
-    """Runs a function until it pauses or ends."""
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Run a function, which must not raise, up to its first pause."""
-        ...
-
-    def go_on(self) -> None:
-        """Let it run up to its next pause or its end."""
-        ...
-
-    def pause(self) -> None:
-        """Wait, in the function, until somebody lets it go on."""
-        ...
-
-    def end(self) -> None:
-        """Carry nothing any more; it has ended its work."""
-        ...
-
-
-class GreenletCarrier:
-    """A carrier with a stack of its own in the same thread."""
-
-    def begin(self, work: Callable[[], None]) -> None:
-        """Run a function, which must not raise, up to its first pause."""
-        self._greenlet = greenlet(work)
-        self._greenlet.switch()
-
-    def go_on(self) -> None:
-        """Let it run up to its next pause or its end."""
-        # Where a greenlet goes on when another one ends.
-        self._greenlet.parent = getcurrent()
-        self._greenlet.switch()
-
-    def pause(self) -> None:
-        """Wait, in the function, until somebody lets it go on."""
-        parent = self._greenlet.parent
-        assert parent is not None
-        parent.switch()
-
-    def end(self) -> None:
-        """Carry nothing any more."""
-        del self._greenlet
-
-
-class ThreadCarrier:
-    """A carrier that is a thread."""
+class Carrier:
+    """A thread that runs a function until it pauses or ends."""
 
     def __init__(self) -> None:
         self._may_run, self._has_stopped = threading.Lock(), threading.Lock()
@@ -109,19 +55,14 @@ class ThreadCarrier:
 
 
 class Carriers:
-    """Those that have nothing to carry.
+    """Those that have nothing to carry."""
 
-    Args:
-        make: Makes another one.
-    """
-
-    def __init__(self, make: Callable[[], Carrier] | None = None) -> None:
-        self._make = make or (GreenletCarrier if HAS_GREENLETS else ThreadCarrier)
+    def __init__(self) -> None:
         self._free: list[Carrier] = []
 
     def take(self) -> Carrier:
         """Return one."""
-        return self._free.pop() if self._free else self._make()
+        return self._free.pop() if self._free else Carrier()
 
     def give_back(self, carrier: Carrier) -> None:
         """Keep one that has ended its work for the next."""
