@@ -1,4 +1,7 @@
-"""The index against a plain dict: puts, re-adds, holes, deletions, moves and restarts."""
+"""The index against a plain dict: puts, re-adds, holes, deletions, moves and restarts.
+
+The SQLite file and the simulator's model of it are held to the same.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quorumbook.storage.index.reader import IndexReader
+from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.sim.disks.index import ModelPlace
+from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.index.stored_run import StoredRun
-from quorumbook.storage.index.tables import Index
 from quorumbook.storage.states.state_file import StoredLedger
 
 LEDGERS = st.integers(0, 2)
@@ -21,12 +25,18 @@ FIRST = st.integers(0, 40)
 class IndexMachine(RuleBasedStateMachine):
     """``expected`` maps (ledger, entry) to (entry log, position, size)."""
 
+    @staticmethod
+    def make_place() -> IndexPlace:
+        return IndexPlace()
+
     @initialize()
     def open(self) -> None:
         self.directory = tempfile.mkdtemp()
         self.path = f"{self.directory}/index"
-        self.index = Index(self.path, create=True, pause=lambda: None)
-        self.reader = IndexReader(self.path)
+        self.place = self.make_place()
+        assert not self.place.exists(self.path)
+        self.index = self.place.open(self.path, create=True)
+        self.reader = self.index.another()
         self.expected: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.states: dict[int, StoredLedger] = {}
         self.position = 0
@@ -105,9 +115,10 @@ class IndexMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.reader.close()
         self.index.close()
-        self.index = Index(self.path, pause=lambda: None)
+        self.place.settle(self.path)
+        self.index = self.place.open(self.path)
         self.index.check_whole()
-        self.reader = IndexReader(self.path)
+        self.reader = self.index.another()
 
     @invariant()
     def everything_is_where_it_was_put_last(self) -> None:
@@ -142,7 +153,17 @@ class IndexMachine(RuleBasedStateMachine):
             assert [i for i in middle if 10 <= i <= 20] == [i for i in ids if 10 <= i <= 20]
 
 
-IndexMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, derandomize=True
-)
+class ModelMachine(IndexMachine):
+    """The same of the model."""
+
+    @staticmethod
+    def make_place() -> IndexPlace:
+        return ModelPlace(SimDisk())
+
+
+for _machine in (IndexMachine, ModelMachine):
+    _machine.TestCase.settings = settings(
+        max_examples=40, stateful_step_count=25, deadline=None, derandomize=True
+    )
 TestIndex = IndexMachine.TestCase
+TestModel = ModelMachine.TestCase

@@ -50,6 +50,7 @@ from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.storage.collection.collector import Collector
+from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.opening import StorageOwner
 from quorumbook.storage.options import Damage
 from quorumbook.storage.store import LedgerStorage
@@ -77,6 +78,9 @@ class _Serving(NamedTuple):
 
 class Bookie:
     """One bookie in this process; the metadata store stays the caller's to close."""
+
+    #: Where its index is; None: a file of the machine's.
+    indexes: IndexPlace | None = None
 
     def __init__(self, env: Env, options: BookieOptions, store: MetadataStore) -> None:
         self._env = env
@@ -251,6 +255,7 @@ class Bookie:
             other_directories=options.index_directories,
             options=options.storage,
             open_files_max=open_files_within(env.descriptor_limit()),
+            indexes=self.indexes,
             told=StorageOwner(
                 on_fatal=self._fatal,
                 on_full=self._storage_full,

@@ -1,4 +1,4 @@
-"""A run apart from the rest of its interpreter: its logs, its rubbish and its files end with it.
+"""A run apart from the rest of its interpreter: its logs and its rubbish end with it.
 
 What the dead had under way is never finished, so it is neither closed nor awaited: Python finds it
 with the next collection of garbage, runs its ``finally``, and complains.  That happens here, at the
@@ -12,40 +12,33 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
-import shutil
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 
 from quorumbook.sim.loop import on_a_dead_loop
 
 _PASSES = 5
-_MEMORY = "/dev/shm"  # noqa: S108 - a directory of our own is made there
 
 
 @contextlib.contextmanager
-def apart(logs: logging.Handler) -> Iterator[tuple[str, Callable[[Callable[[], None]], None]]]:
+def apart(logs: logging.Handler) -> Iterator[Callable[[Callable[[], None]], None]]:
     """Run a world in this block, and let no trace of it go on.
 
     Args:
         logs: Gets what bookies and clients log from its level on; nothing else does.
 
     Yields:
-        An empty directory for the world's indexes, in memory if possible; and a function that
-        takes what lets go of the world.
+        A function that takes what lets go of the world.
     """
     farewells: list[Callable[[], None]] = []
-    where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    directory = tempfile.mkdtemp(prefix="quorumbook-sim-", dir=where)
     hook = sys.unraisablehook
     # A collection in the middle would end what the dead had open, at a moment of its own choice.
     gc.freeze()
     gc.disable()
     try:
         with _logs_to(logs):
-            yield directory, farewells.append
+            yield farewells.append
     finally:
         sys.unraisablehook = lambda _: None
         with _logs_to(logging.NullHandler()), warnings.catch_warnings():
@@ -62,7 +55,6 @@ def apart(logs: logging.Handler) -> Iterator[tuple[str, Callable[[Callable[[], N
         sys.unraisablehook = hook
         gc.enable()
         gc.unfreeze()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -139,13 +139,14 @@ class Simulation(SimulatedMachine):
 class _World:
     """One simulation under way."""
 
-    def __init__(self, kernel: Kernel, directory: str, *, bookies: int | None) -> None:
+    def __init__(self, kernel: Kernel, *, bookies: int | None) -> None:
         self.kernel = kernel
-        plan = draw(kernel.tape)
+        # It needs an extra that whoever runs this need not have.
+        plan = replace(draw(kernel.tape), has_etcd=False)
         if bookies is not None:
             plan = replace(plan, bookies=bookies)
         self.history = History(self.kernel)
-        self.cluster = SimulatedCluster(self.kernel, plan, self.history, directory)
+        self.cluster = SimulatedCluster(self.kernel, plan, self.history)
         self.nemesis = Nemesis(self.cluster, self._start_again)
         self.has_faults = True
         #: By process: whether its ``main`` has returned.
@@ -269,8 +270,8 @@ def simulate(
     """
     kernel = Kernel(seed, keep_trace=trace is not None)
     try:
-        with apart(_ToTrace(kernel)) as (directory, at_end):
-            return _simulated(kernel, directory, at_end, program, bookies, faults, limit_s)
+        with apart(_ToTrace(kernel)) as at_end:
+            return _simulated(kernel, at_end, program, bookies, faults, limit_s)
     except BaseException as error:
         error.add_note(f"seed {seed} at {kernel.now_ns / SECOND:.3f} virtual seconds")
         raise
@@ -281,14 +282,13 @@ def simulate(
 
 def _simulated(
     kernel: Kernel,
-    directory: str,
     at_end: Callable[[Callable[[], None]], None],
     program: Callable[[Simulation], Coroutine[Any, Any, T]],
     bookies: int | None,
     faults: bool,
     limit_s: float,
 ) -> SimulationResult[T]:
-    world = _World(kernel, directory, bookies=bookies)
+    world = _World(kernel, bookies=bookies)
     at_end(world.cluster.bury)
     world.has_faults = faults
     world.run(program, limit_s)

@@ -11,6 +11,7 @@ from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.directories.places import Directories
 from quorumbook.storage.directories.unclean import mark_running
 from quorumbook.storage.entrylog.reader import EntryLogReader
+from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.options import Damage, StorageOptions
 from quorumbook.storage.startup import Opened, open_storage
 from quorumbook.storage.times import GroupTimes
@@ -42,6 +43,7 @@ class StorageParts(NamedTuple):
 
     env: Env
     directories: Directories
+    indexes: IndexPlace
     caches: Caches
     flush_worker: Worker
     opened: Opened
@@ -50,7 +52,11 @@ class StorageParts(NamedTuple):
 
 
 async def open_parts(
-    env: Env, directories: Directories, options: StorageOptions, open_files_max: int
+    env: Env,
+    directories: Directories,
+    options: StorageOptions,
+    open_files_max: int,
+    indexes: IndexPlace,
 ) -> StorageParts:
     """Lock the directories and replay the journal; ``LedgerStorage.open`` has the errors."""
     caches = Caches(read_cache_size_bytes=options.read_cache_size_bytes)
@@ -58,7 +64,7 @@ async def open_parts(
 
     def opened() -> Opened:
         directories.prepare()
-        found = open_storage(env, directories, caches, options)
+        found = open_storage(env, directories, caches, options, indexes)
         mark_running(env.disk, directories.ledgers)
         return found
 
@@ -73,4 +79,4 @@ async def open_parts(
         EntryLogReader(env, ledgers, open_files_max=files),
         EntryLogReader(env, ledgers, open_files_max=min(files, _PEEKED_FILES), uncached=False),
     )
-    return StorageParts(env, directories, caches, worker, found, readers)
+    return StorageParts(env, directories, indexes, caches, worker, found, readers)

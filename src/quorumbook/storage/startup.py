@@ -47,14 +47,9 @@ from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_en
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.index.files import (
     BUILDING_SUFFIX,
-    index_exists,
-    is_distrusted,
-    move_index,
-    remove_index,
-    set_aside,
-    settle_index,
 )
 from quorumbook.storage.index.peer_parts import index_parts
+from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import DAMAGED, StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError, Index
@@ -89,15 +84,19 @@ class Opened:
 
 
 def open_storage(
-    env: Env, directories: Directories, caches: Caches, options: StorageOptions
+    env: Env,
+    directories: Directories,
+    caches: Caches,
+    options: StorageOptions,
+    indexes: IndexPlace | None = None,
 ) -> Opened:
-    """Do all of it.
+    """Do all of it; the index is a file unless it is said to be elsewhere.
 
     Raises:
         CorruptJournalError, NewerIndexError, CorruptStateError: Refused.
         StorageError: A disk failed.
     """
-    opening = _Opening(env, directories, caches, options)
+    opening = _Opening(env, directories, caches, options, indexes or IndexPlace())
     try:
         return opening.run()
     except BaseException:
@@ -107,10 +106,16 @@ def open_storage(
 
 class _Opening:
     def __init__(
-        self, env: Env, directories: Directories, caches: Caches, options: StorageOptions
+        self,
+        env: Env,
+        directories: Directories,
+        caches: Caches,
+        options: StorageOptions,
+        indexes: IndexPlace,
     ) -> None:
         self._env = env
         self._directories = directories
+        self._indexes = indexes
         self._caches = caches
         self._options = options
         self._report = StartReport()
@@ -136,7 +141,7 @@ class _Opening:
         copies = StateCopies(env, directories.ledgers)
         contents = copies.load()
         index = self._index = self._open_index(marks, contents)
-        self._loop_index = IndexReader(directories.index_path)
+        self._loop_index = index.another()
         self._remove_unused_logs(index)
         self._condemn_lost_logs(index)
         entry_logs = EntryLogs(
@@ -186,7 +191,7 @@ class _Opening:
         self, marks: LastMarks, contents: list[StateFileContent | StorageError | None]
     ) -> Index:
         path = self._directories.index_path
-        if not index_exists(path):
+        if not self._indexes.exists(path):
             is_first = (
                 not any(map(any, marks.maxima))
                 and not any(contents)
@@ -197,15 +202,15 @@ class _Opening:
             _log.error("the index %s is lost, it is rebuilt from the entry logs", path)
             return self._rebuild(contents)
         try:
-            settle_index(path)
+            self._indexes.settle(path)
             return self._trusted_index(marks, contents)
         except DamagedIndexError as error:
-            aside = set_aside(path)
+            aside = self._indexes.set_aside(path)
             _log.error("%s; it is kept as %s and rebuilt from the entry logs", error, aside)
             return self._rebuild(contents)
 
     def _new_index(self) -> Index:
-        index = Index(self._directories.index_path, create=True)
+        index = self._indexes.open(self._directories.index_path, create=True)
         self._env.disk.sync_directory(self._directories.ledgers[0])
         return index
 
@@ -213,16 +218,15 @@ class _Opening:
         self, marks: LastMarks, contents: list[StateFileContent | StorageError | None]
     ) -> Index:
         # An index file of which nothing was ever committed is an empty one, so it is made anew.
-        index = Index(self._directories.index_path, create=not any(map(any, marks.maxima)))
+        path = self._directories.index_path
+        index = self._indexes.open(path, create=not any(map(any, marks.maxima)))
         try:
-            if is_distrusted(self._directories.index_path):
+            if self._indexes.is_distrusted(path):
                 raise DamagedIndexError("scrub found the index damaged")
             if index.is_small:
                 index.check_whole()
                 if index.ledger_ids_without_state():
-                    raise DamagedIndexError(
-                        "the index lost the state of a ledger", path=self._directories.index_path
-                    )
+                    raise DamagedIndexError("the index lost the state of a ledger", path=path)
             reached = decode_index_marks(index.meta(MARK_KEY), marks.journal_count)
             if not has_reached(reached, marks.maxima):
                 # Somebody put an old copy back, or its log of changes is gone; or lastMark is
@@ -230,7 +234,7 @@ class _Opening:
                 self._mend_marks(marks, reached)
                 raise DamagedIndexError(
                     f"the index is older than the marks ({reached} before {marks.maxima})",
-                    path=self._directories.index_path,
+                    path=path,
                 )
             reason = index.meta(LIMBO_START_KEY)
             if reason is not None:
@@ -279,14 +283,14 @@ class _Opening:
         self._report.is_index_rebuilt = True
         path = self._directories.index_path
         building = f"{path}{BUILDING_SUFFIX}"
-        remove_index(building)
+        self._indexes.remove(building)
         states = merged_states(contents)
         deletions = merged_deletions(contents)
         if states is None:
             self._reasons.append("the index and the copies of the ledger states are lost")
         elif states.pop(LIMBO_START_ID, None) is not None:
             self._reasons.append("a limbo start was not finished")
-        index = self._index = Index(building, create=True)
+        index = self._index = self._indexes.open(building, create=True)
         logs = find_entry_logs(self._env, self._directories.ledgers)
         rows: list[StoredRun] = []
         for entry_log_id in sorted(logs):
@@ -312,8 +316,8 @@ class _Opening:
         index.truncate_wal()
         index.close()
         self._index = None
-        move_index(building, path)
-        return Index(path)
+        self._indexes.move(building, path)
+        return self._indexes.open(path)
 
     def _scan(
         self, directory: str, entry_log_id: int, states: dict[LedgerId, StoredLedger] | None

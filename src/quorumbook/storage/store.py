@@ -31,8 +31,7 @@ from quorumbook.storage.directories.unclean import mark_stopped
 from quorumbook.storage.entrylog.reader import DEFAULT_OPEN_FILES
 from quorumbook.storage.gc.gc_storage import GcStorage
 from quorumbook.storage.gc.logs import EntryLogKeeper
-from quorumbook.storage.index.files import distrust
-from quorumbook.storage.index.reader import IndexReader
+from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.journal.journals import Journals
 from quorumbook.storage.journal.marks import Marks
 from quorumbook.storage.numbers import counters, sync_times
@@ -60,6 +59,7 @@ class LedgerStorage:
         self._told = told
         self.options = options
         self.directories = directories
+        self._indexes = parts.indexes
         self._caches = parts.caches
         self._opened = opened
         self._visible = opened.visible
@@ -85,7 +85,7 @@ class LedgerStorage:
             self._journals, opened.visible,
             on_shown=self._flusher.flush_if_full, on_failed=self._fail,
         )  # fmt: skip
-        self._read_index = IndexReader(directories.index_path)
+        self._read_index = opened.index.another()
         self._log_reader, self._peek_reader = parts.readers
         self._reads = self._open_reads()
         #: Counts, removes and compacts.
@@ -112,6 +112,7 @@ class LedgerStorage:
         index_path: str | None = None,
         other_directories: Sequence[str] = (),
         open_files_max: int = DEFAULT_OPEN_FILES,
+        indexes: IndexPlace | None = None,
     ) -> LedgerStorage:
         """Lock the directories, replay the journal, flush everything; then the storage serves.
 
@@ -125,6 +126,7 @@ class LedgerStorage:
             index_path: Another place for the index file.
             other_directories: Locked as well, and not used.
             open_files_max: Entry logs that are kept open for reading.
+            indexes: Where the index is kept; not as a file of the machine's in a simulation.
 
         Raises:
             DirectoryLockedError: Another bookie runs on a directory.
@@ -135,7 +137,7 @@ class LedgerStorage:
         directories = Directories(
             env, journal_directories, ledger_directories, index_path, other_directories
         )
-        parts = await open_parts(env, directories, options, open_files_max)
+        parts = await open_parts(env, directories, options, open_files_max, indexes or IndexPlace())
         return cls(parts, options, told or StorageOwner())
 
     def _open_flusher(self) -> Flusher:
@@ -160,7 +162,7 @@ class LedgerStorage:
             self._env, directories.ledgers, opened.index, opened.entry_logs, opened.checkpointer
         )
         return GcStorage(
-            self._env, directories.ledgers, directories.index_path, keeper, self._flush_worker,
+            self._env, directories.ledgers, opened.index.another(), keeper, self._flush_worker,
             visible=opened.visible,
             forget=lambda ledger_ids: self._forgotten(opened.visible.delete(ledger_ids)),
             empty=lambda ledger_ids: self._forgotten(opened.visible.empty(ledger_ids)),
@@ -458,7 +460,7 @@ class LedgerStorage:
 
     def distrust_index(self, error: BaseException) -> None:
         """Stop, and have the next start rebuild the index: what it denies may be here."""
-        distrust(self.directories.index_path)
+        self._indexes.distrust(self.directories.index_path)
         self._fail(error)
 
     def ledger_ids(self) -> list[LedgerId]:

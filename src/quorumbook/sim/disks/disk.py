@@ -22,6 +22,7 @@ from quorumbook.env import DiskUsage, File
 from quorumbook.env.disk import WholeFiles
 from quorumbook.errors import DirectoryLockedError, DiskFullError, StorageError
 from quorumbook.sim.disks.faults import Faults
+from quorumbook.sim.disks.tables import Stored
 
 SECTOR = 512
 _Change = TypeVar("_Change")
@@ -184,6 +185,8 @@ class SimDisk(WholeFiles):
         self._name_changes: dict[str, _Changes[tuple[str, _Node | None]]] = {}
         self._directories: set[str] = {"/"}
         self._locks: set[str] = set()
+        #: Of a bookie, by path: a model of what is an SQLite file elsewhere.
+        self.indexes: dict[str, Stored] = {}
 
     # --- the Disk interface ---
 
@@ -313,6 +316,8 @@ class SimDisk(WholeFiles):
                 other.make_directory(new + path[len(old) :])
         for path, node in self._names.items():
             other.put(new + path[len(old) :], bytes(node.data))
+        for path, stored in self.indexes.items():
+            other.indexes[new + path[len(old) :]] = stored.after_crash(is_kept=True)
         return other
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
@@ -329,6 +334,7 @@ class SimDisk(WholeFiles):
         other._directories = self._directories
         other._names, other._durable_names = self._names, self._durable_names
         other._name_changes = self._name_changes
+        other.indexes = self.indexes
         return other
 
     def crash(self, rng: random.Random | None = None, *, keep: float = 0.0) -> SimDisk:
@@ -352,4 +358,6 @@ class SimDisk(WholeFiles):
                         names.pop(path, None)
             for path in sorted(names):
                 other.put(path, names[path].after_crash(rng, keep))
+            for path in sorted(self.indexes):
+                other.indexes[path] = self.indexes[path].after_crash(rng.random() < keep)
         return other

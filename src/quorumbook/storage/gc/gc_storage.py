@@ -32,7 +32,7 @@ class GcStorage:
     Args:
         env: The outside world.
         directories: The ledger directories.
-        index_path: The index.
+        index: The index; it is closed with this.
         keeper: What is done on the flush worker.
         flush_worker: That worker.
         visible: Knows what is under way.
@@ -45,7 +45,7 @@ class GcStorage:
         self,
         env: Env,
         directories: Sequence[str],
-        index_path: str,
+        index: IndexReader,
         keeper: EntryLogKeeper,
         flush_worker: Worker,
         *,
@@ -56,7 +56,7 @@ class GcStorage:
     ) -> None:
         self._env = env
         self._directories = list(directories)
-        self._index = IndexReader(index_path)
+        self._index = index
         self._keeper = keeper
         self._flush_worker = flush_worker
         self._worker = env.threads.start_worker("storage-gc")

@@ -39,6 +39,10 @@ class IndexReader:
         """The file."""
         return self._path
 
+    def another(self) -> IndexReader:
+        """Return a reader of the same index, for another thread."""
+        return IndexReader(self._path)
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()

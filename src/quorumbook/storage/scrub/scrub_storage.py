@@ -19,7 +19,6 @@ from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.digest import Digester
 from quorumbook.storage.entrylog.reader import EntryLogReader
-from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import Index
 from quorumbook.storage.scrub.decisions import ScrubPosition, judge
@@ -63,7 +62,7 @@ class ScrubStorage:
         self._writer = index
         self._flush_worker = flush_worker
         self._on_changed = on_changed
-        self._index = IndexReader(index.path)
+        self._index = index.another()
         self._logs = EntryLogReader(env, directories, open_files_max=2)
         self._worker = env.threads.start_worker("storage-scrub")
 
