@@ -279,7 +279,7 @@ class EtcdClient:
     def _next(self, error: grpc.RpcError) -> str:
         """Turn to the next endpoint and return what was wrong with this one."""
         endpoint = self._endpoints[self._current]
-        self._current = (self._current + 1) % len(self._channels)
+        self._current = (self._current + 1) % len(self._endpoints)
         cause = explain(_details(error) or str(getattr(error, "code", lambda: error)()))
         self._failures[endpoint] = cause
         return f"{endpoint}: {cause}"

@@ -69,6 +69,16 @@ def session_key(session_id: int) -> bytes:
     return b"%s%016x" % (_SESSIONS, session_id)
 
 
+def is_session(key: bytes) -> bool:
+    """Tell whether a key is a session's."""
+    return key.startswith(_SESSIONS)
+
+
+def path_of(key: bytes) -> str | None:
+    """Return the path of a node's key, None of another key."""
+    return key[len(_NODES) + 3 :].decode() if key.startswith(_NODES) else None
+
+
 def _encode(row: Row) -> bytes:
     head = _HEAD.pack(
         _FORMAT, row.version, row.created_count, row.creation_id, row.owner, row.ctime_ms,
@@ -81,7 +91,12 @@ def _stored(row: Row) -> tuple[object, ...]:
     return (row.version, row.created_count, row.creation_id, row.owner, row.mtime_ms, row.data)
 
 
-def _decode(value: bytes, path: str) -> Row:
+def decode_row(value: bytes, path: str) -> Row:
+    """Return the row of a node's value, without the count of its children.
+
+    Raises:
+        MetadataFormatError: it is something else.
+    """
     if len(value) < _HEAD.size or value[0] != _FORMAT:
         raise MetadataFormatError(f"metadata node {path}: etcd holds something else in its place")
     _, version, created, creation_id, owner, ctime_ms, mtime_ms = _HEAD.unpack_from(value)
@@ -186,7 +201,7 @@ class EtcdView:
             path = need.path
             kvs = next(answers).kvs
             if kvs:
-                self._found[path] = _FoundRow(_decode(kvs[0].value, path), kvs[0].mod_revision)
+                self._found[path] = _FoundRow(decode_row(kvs[0].value, path), kvs[0].mod_revision)
             else:
                 # The root is always there, if need be unwritten.
                 self._found[path] = _FoundRow(Row(b"") if path == "/" else None, 0)

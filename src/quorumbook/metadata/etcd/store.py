@@ -79,7 +79,7 @@ class EtcdStore(DriverStore):
         self._watches = WatchTable()
         self._changed: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._client = EtcdClient(address.endpoints, credentials(address.tls, env), address.login)
+        self._client = self._connected(address, env)
         self._session = EtcdSession(on_over=self._tell_expired)
         self._calls = EtcdCalls(self._client, env, self._session, patience_s=_PATIENCE_S)
         self._watcher = EtcdWatcher(self._client, self._look_at, self._session_is_over)
@@ -103,13 +103,20 @@ class EtcdStore(DriverStore):
             ConfigError: a file for TLS cannot be used.
         """
         store = cls(address, env, uri=uri, session_timeout_s=session_timeout_s)
-        try:
-            await store._refuse_peer()
-            await store.renew_session()
-        except BaseException:
-            await store._let_go()
-            raise
+        await store.begin()
         return store
+
+    async def begin(self) -> None:
+        """Begin the first session; raises as ``open``, and lets go of everything then."""
+        try:
+            await self._refuse_peer()
+            await self.renew_session()
+        except BaseException:
+            await self._let_go()
+            raise
+
+    def _connected(self, address: EtcdAddress, env: Env) -> EtcdClient:
+        return EtcdClient(address.endpoints, credentials(address.tls, env), address.login)
 
     @property
     def session_id(self) -> int:

@@ -1,1 +1,1 @@
-"""The metadata stores of a simulation: one in memory behind a network, and a ZooKeeper."""
+"""The metadata stores of a simulation: one in memory behind a network, a ZooKeeper, an etcd."""

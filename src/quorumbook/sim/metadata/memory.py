@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from quorumbook.errors import MetadataFateUnknownError, MetadataUnavailableError
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
-from quorumbook.metadata.store import Watch
+from quorumbook.metadata.store import Operation, Watch
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.process import Process
 
@@ -27,6 +27,8 @@ T = TypeVar("T")
 METADATA = "metadata"
 _RECONNECT_NS = SECOND // 5
 _PATIENCE_NS = 4 * SECOND
+#: How much more often than others requests to change several nodes are lost.
+_MULTI_DROPS = 10
 
 
 class SimTree(MemoryTree):
@@ -64,6 +66,16 @@ class SimStore(MemoryStore):
         answer: asyncio.Future[T] = self._loop.create_future()
         _Request(self, step, answer, is_write=is_write).send()
         return await answer
+
+    async def multi(self, operations: Sequence[Operation]) -> list[str | int | None]:
+        """Carry out all operations or none; this is lost more often than what is harmless."""
+        tape, share = self._kernel.tape, min(_MULTI_DROPS * self._tree.drops, 0.3)
+        if not share or not tape.chance(share):
+            return await super().multi(operations)
+        if tape.chance(0.5):
+            raise MetadataUnavailableError("the connection was lost")
+        await super().multi(operations)
+        raise MetadataFateUnknownError("the connection was lost, and the answer with it")
 
     def request_ns(self) -> int:
         """Draw when a request that is sent now arrives."""
