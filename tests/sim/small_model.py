@@ -5,7 +5,8 @@ drivers, the bookies, the links and the metadata are a few lines each.  A run is
 was chosen at each step.  What was sent first arrives first, unless a choice says otherwise: to
 let the k-th message that could arrive go first costs k delays; that a connection is lost, an
 answer of the metadata is lost, or a client dies, costs one.  ``explore`` runs every list within a
-bound, by running each from its beginning, so the machines need not be copied.
+bound, by running each from its beginning, so the machines need not be copied.  A run that comes to
+where another one was, with no more left to spend, ends there: what follows was explored.
 
     PYTHONPATH=tests python -m sim.small_model --delays 4 --entries 2
 
@@ -52,6 +53,39 @@ class BrokenError(AssertionError):
     """A promise is broken."""
 
 
+class KnownError(Exception):
+    """Another run was here."""
+
+
+class Places:
+    """Where runs have been, each with what it had left to spend.
+
+    Whoever takes part is what happened to it, in order; so a place is that of all who take part,
+    and what is under way.  In which order things happened to different ones makes no difference.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._left: dict[object, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def number(self, what: object) -> int:
+        """Return a number that is this thing's alone."""
+        return self._numbers.setdefault(what, len(self._numbers))
+
+    def enter(self, place: object, left: int) -> None:
+        """Be somewhere.
+
+        Raises:
+            KnownError: somebody was there with as much left.
+        """
+        if self._left.get(place, -1) >= left:
+            raise KnownError
+        self._left[place] = left
+
+
 @dataclass(frozen=True)
 class Shape:
     """What is explored."""
@@ -83,8 +117,9 @@ class Bookie:
         return self.entries.get(entry_id) or NoSuchEntryError("no such entry")
 
 
-#: One way between two: the oldest first, as (number, what happens when it arrives).
-Link = deque[tuple[int, Callable[[], None]]]
+#: One way between two: the oldest first, as (place in the order, what it is, what happens when it
+#: arrives).
+Link = deque[tuple[int, int, Callable[[], None]]]
 
 
 class World:
@@ -93,12 +128,23 @@ class World:
     Args:
         shape: What is explored.
         choices: What happens at each step; behind its end what was sent first arrives first.
+        places: Where other runs have been.
+        left: How many delays there are beside those of the choices.
     """
 
-    def __init__(self, shape: Shape, choices: Sequence[tuple[str, Any]]) -> None:
+    def __init__(
+        self, shape: Shape, choices: Sequence[tuple[str, Any]], places: Places, left: int
+    ) -> None:
         self.shape = shape
         self._choices = choices
-        #: At each step what could have been chosen instead, and at what cost.
+        self._places = places
+        self._left = left
+        #: By name, what happened to it so far.
+        self._pasts: dict[str, int] = {}
+        self._past = 0
+        #: It ended, and everything was found to be well.
+        self.is_over = False
+        #: At each step behind the choices what could have been chosen, and at what cost.
         self.alternatives: list[list[tuple[int, tuple[str, Any]]]] = []
         self.bookies = {name: Bookie() for name in BOOKIES}
         ensemble_size, write_quorum, ack_quorum = shape.quorums
@@ -115,7 +161,7 @@ class World:
         self._links: dict[tuple[str, str], Link] = {}
         self._sent = 0
         #: What is not answered: by client and bookie, what to call if the connection is lost.
-        self.waiting: dict[tuple[str, str], dict[int, Callable[[], None]]] = {}
+        self.waiting: dict[tuple[str, str], dict[object, Callable[[], None]]] = {}
         self._dead: set[str] = set()
         self._lost_answers: dict[tuple[str, str], Callable[[], None]] = {}
         self.writer = Writer(self)
@@ -124,8 +170,11 @@ class World:
     # Sending -------------------------------------------------------------------------------
 
     def send(self, source: str, target: str, arrives: Callable[[], None]) -> None:
+        if target in self._dead:
+            return
         self._sent += 1
-        self._links.setdefault((source, target), deque()).append((self._sent, arrives))
+        self._past = message = self._places.number((self._past, "sends"))
+        self._links.setdefault((source, target), deque()).append((self._sent, message, arrives))
 
     def ask(
         self,
@@ -135,13 +184,12 @@ class World:
         answered: Callable[[Any], None],
     ) -> None:
         """Ask a bookie; ``answered`` gets its answer, or an error if the connection is lost."""
-        self._sent += 1
-        number = self._sent
+        ticket = object()
         waiting = self.waiting.setdefault((client, bookie_id), {})
-        waiting[number] = partial(answered, BookieUnavailableError("lost"))
+        waiting[ticket] = partial(answered, BookieUnavailableError("lost"))
 
         def back(result: Any) -> None:
-            waiting.pop(number, None)
+            waiting.pop(ticket, None)
             answered(result)
 
         def there() -> None:
@@ -194,18 +242,40 @@ class World:
     # A run ---------------------------------------------------------------------------------
 
     def run(self) -> None:
+        """Run all of it.
+
+        Raises:
+            BrokenError: A promise is broken.
+            KnownError: Another run came this way.
+        """
         self.writer.start()
         self.send("start", "recoverer", self.recoverer.start)
-        for step in range(_STEPS_MAX):
+        for kind, what in self._choices:
+            getattr(self, f"_{kind}")(what)
+        for _ in range(_STEPS_MAX):
+            self._places.enter(self._place(), self._left)
             choices = self._possible()
             if not choices:
                 break
             self.alternatives.append(choices)
-            kind, what = self._choices[step] if step < len(self._choices) else choices[0][1]
+            kind, what = choices[0][1]
             getattr(self, f"_{kind}")(what)
         else:
             raise BrokenError("the run does not end")
         self._finish()
+
+    def _place(self) -> object:
+        under_way = sorted(each for link in self._links.values() for each in link)
+        return (
+            frozenset(self._pasts.items()),
+            frozenset(self._lost_answers),
+            tuple(message for _, message, _ in under_way),
+        )
+
+    def _happens(self, name: str, what: object) -> None:
+        """Note what happens to somebody, who may send something then."""
+        self._past = self._places.number((self._pasts.get(name, name), what))
+        self._pasts[name] = self._past
 
     def _possible(self) -> list[tuple[int, tuple[str, Any]]]:
         ready = sorted((link[0][0], way) for way, link in self._links.items() if link)
@@ -226,14 +296,15 @@ class World:
         return found
 
     def _deliver(self, way: tuple[str, str]) -> None:
-        _, arrives = self._links[way].popleft()
+        _, message, arrives = self._links[way].popleft()
         self._lost_answers.pop(way, None)
-        if way[1] not in self._dead:
-            arrives()
+        self._happens(way[1], message)
+        arrives()
 
     def _cut(self, ends: tuple[str, str]) -> None:
         """Lose a connection with all that is on it."""
         client, name = ends
+        self._happens(client, name)
         self._links.pop((client, name), None)
         self._links.pop((name, client), None)
         for lost in self.waiting.pop(ends, {}).values():
@@ -241,13 +312,16 @@ class World:
 
     def _lose(self, way: tuple[str, str]) -> None:
         self._links[way].popleft()
+        self._happens(way[1], "loses an answer")
         self._lost_answers.pop(way)()
 
     def _die(self, client: str) -> None:
+        # What it has sent may still arrive.
         self._dead.add(client)
-        for name in BOOKIES:
-            # What it has sent may still arrive.
+        self._pasts[client] = -1
+        for name in (*BOOKIES, "metadata"):
             self._links.pop((name, client), None)
+            self._lost_answers.pop((name, client), None)
             self.waiting.pop((client, name), None)
 
     def _finish(self) -> None:
@@ -265,6 +339,7 @@ class World:
             copies = sum(entry_id in self.bookies[name].entries for name in ensemble)
             if copies < metadata.ack_quorum_size:
                 raise BrokenError(f"entry {entry_id} has {copies} copies")
+        self.is_over = True
 
 
 Step = Generator[tuple[LedgerMetadata | None, int], Any, None]
@@ -497,43 +572,45 @@ class Explored:
     """What was explored."""
 
     runs: int = 0
-    steps: int = 0
+    #: In how many different places runs have been.
+    places: int = 0
     #: The shortest list of choices that breaks a promise, and how.
     broken: list[tuple[str, Any]] | None = None
     how: str = ""
 
 
-def runs_within(shape: Shape, delays: int) -> Iterator[tuple[World, str, list[tuple[str, Any]]]]:
+def runs_within(
+    shape: Shape, delays: int, places: Places
+) -> Iterator[tuple[World, str, list[tuple[str, Any]]]]:
     """Run every list of choices that costs no more than so many delays, the cheap ones first."""
     waiting: deque[tuple[list[tuple[str, Any]], int]] = deque([([], delays)])
     while waiting:
         choices, left = waiting.popleft()
-        world, how = World(shape, choices), ""
+        world, how = World(shape, choices, places, left), ""
         try:
             world.run()
+        except KnownError:
+            pass
         except (BrokenError, QuorumbookError) as error:
             how = f"{type(error).__name__}: {error}"
         yield world, how, choices
         taken = list(choices)
-        for step in range(len(choices), len(world.alternatives)):
-            possible = world.alternatives[step]
+        for possible in world.alternatives:
             waiting.extend(
                 ([*taken, choice], left - cost) for cost, choice in possible[1:] if cost <= left
             )
             taken.append(possible[0][1])
 
 
-def explore(shape: Shape, delays: int, *, runs_max: int | None = None) -> Explored:
+def explore(shape: Shape, delays: int) -> Explored:
     """Run all of them until one breaks a promise."""
-    explored = Explored()
-    for world, how, choices in runs_within(shape, delays):
+    explored, places = Explored(), Places()
+    for _, how, choices in runs_within(shape, delays, places):
         explored.runs += 1
-        explored.steps += len(world.alternatives)
         if how:
             explored.broken, explored.how = choices, how
             break
-        if runs_max is not None and explored.runs >= runs_max:
-            break
+    explored.places = len(places)
     return explored
 
 
@@ -546,7 +623,7 @@ def main() -> int:
         began = time.process_time()
         explored = explore(Shape(quorums, options.entries), options.delays)
         took_s = time.process_time() - began
-        print(f"{quorums}: {explored.runs} runs, {explored.steps} steps, {took_s:.0f} s")
+        print(f"{quorums}: {explored.runs} runs, {explored.places} places, {took_s:.0f} s")
         if explored.broken is not None:
             print(explored.how, *explored.broken, sep="\n  ")
             return 1
