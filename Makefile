@@ -8,8 +8,8 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 # Its library is built here, which needs the headers.
 KERBEROS := $(if $(shell command -v krb5-config),[kerberos])
-LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema simulation spark
-PORTABLE := arrow etcd schema simulation
+LOCKED := arrow delta demo etcd iceberg oidc otel rocksdb schema spark
+PORTABLE := arrow etcd schema
 ROUNDS ?= 5
 ONLY ?=
 ROWS ?=
@@ -27,7 +27,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small simulate-coverage kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -144,6 +144,10 @@ simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999); writes docs
 simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the seeds that find it (SEEDS=0..299).
 	PYTHONPATH=tests $(BIN)/python -m sim.mutants.run --seeds $(SEEDS) --jobs 2 \
 		--only '$(ONLY)' --report docs/reports/simulation-mutants.json
+
+simulate-coverage: setup  ## Which lines seeds alone run (SEEDS=0..39); writes docs/reports/simulation-coverage.md.
+	PYTHONPATH=tests $(BIN)/python -m sim.coverage --seeds $(SEEDS) \
+		--report docs/reports/simulation-coverage.md
 
 simulate-small: setup  ## Every run of three bookies, a writer and a recovery (DELAYS=4 ENTRIES_EACH=1).
 	PYTHONPATH=tests $(BIN)/python -m sim.small_model --delays $(DELAYS) --entries $(ENTRIES_EACH)

@@ -46,7 +46,7 @@ def test_rare_states_are_told_by_messages_of_the_sources():
 
 @pytest.mark.parametrize("phase", PLANS)
 def test_a_directed_phase_breaks_no_promise(phase: str):
-    for seed in range(3):
+    for seed in range(2):
         assert run_seed(seed, variation=Variation(phase=phase)).violations == ()
 
 

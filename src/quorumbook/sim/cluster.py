@@ -7,11 +7,9 @@ crash is a violation: nothing here damages a file.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
@@ -21,6 +19,7 @@ from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
 from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
@@ -32,6 +31,9 @@ from quorumbook.sim.process import Machine, Process
 from quorumbook.streams.format.binding import Binding
 from quorumbook.streams.metadata.address import DEFAULT_PATH
 from quorumbook.streams.metadata.namespace_nodes import write_binding
+
+if TYPE_CHECKING:
+    from quorumbook.sim.metadata.etcd import Etcd
 
 _RESTART_NS = 2 * SECOND
 #: Beyond the events that asyncio reports, which are bugs.
@@ -67,8 +69,7 @@ class BookieMachine(Machine):
     def __init__(self, cluster: SimulatedCluster, name: str) -> None:
         super().__init__(cluster.kernel, cluster.network, name, cluster.error)
         self._cluster = cluster
-        self.root = os.path.join(cluster.directory, name)
-        os.makedirs(f"{self.root}/ledgers/current")
+        self.root = f"/{name}"
         self.slow_syncs = cluster.plan.slow_syncs
         self.slow_threads = 0.1 if cluster.plan.has("slow_threads") else 0.0
         self.kept_share = cluster.plan.kept_share
@@ -117,8 +118,6 @@ class BookieMachine(Machine):
         self.kernel.trace.note(self.name, "loses its disk for good")
         self.kill()
         self.disk = SimDisk()
-        shutil.rmtree(f"{self.root}/ledgers/current")
-        os.makedirs(f"{self.root}/ledgers/current")
         with cluster.tree.transaction(self.kernel.now_ns) as tree:
             if tree.find(paths.cookie(self.name)) is not None:
                 tree.delete(Delete(paths.cookie(self.name)))
@@ -132,6 +131,7 @@ class BookieMachine(Machine):
             options = cluster.plan.bookie_options(self.name, self.root)
             bookie = _Bookie(process.env, options, store)
             bookie.in_doubt = self._in_doubt
+            bookie.indexes = ModelPlace(self.disk)
             await bookie.start()
             self.bookie, self.is_new = bookie, False
             self.kernel.trace.note(self.name, "serves")
@@ -168,8 +168,7 @@ class BookieMachine(Machine):
             self._violation(f"begins in doubt: {reason}")
 
     def _violation(self, text: str) -> None:
-        """Note what is wrong with it; where it lies on the real machine differs with each run."""
-        text = text.replace(self._cluster.directory, "")
+        """Note what is wrong with it."""
         self._cluster.history.violation(f"bookie {self.name} {text}")
 
     def _ended(self, process: Process) -> None:
@@ -185,18 +184,19 @@ class SimulatedCluster:
         kernel: Time and chance.
         plan: How large it is.
         history: What is judged.
-        directory: For the indexes of bookies, on the real machine.
     """
 
-    def __init__(self, kernel: Kernel, plan: LifePlan, history: History, directory: str) -> None:
+    def __init__(self, kernel: Kernel, plan: LifePlan, history: History) -> None:
         self.kernel = kernel
         self.plan = plan
         self.history = history
-        self.directory = directory
         self.network = SimulatedNetwork(kernel)
         self.tree = SimTree()
-        history.watch(self.tree)
+        history.watch(self.tree.tree.find)
         self.tree.on_change = history.changed
+        self.etcd: Etcd | None = None
+        if plan.has_etcd:
+            self.etcd = _etcd(kernel, history)
         self.zookeeper: ZooKeeper | None = None
         if plan.zookeepers:
             self.zookeeper = ZooKeeper(kernel, self.network, self.tree)
@@ -227,10 +227,14 @@ class SimulatedCluster:
     @property
     def metadata_names(self) -> list[str]:
         """Where the metadata is, in the network's cuts."""
+        if self.etcd is not None:
+            return list(self.etcd.members)
         return [each.name for each in self.servers] or [METADATA]
 
     async def store(self, process: Process, session_timeout_s: float) -> MetadataStore:
         """Open the metadata store."""
+        if self.etcd is not None:
+            return await self.etcd.open(process, session_timeout_s)
         if self.zookeeper is None:
             return SimStore(self.tree, process, session_timeout_s)
         return await open_store(self.zookeeper, self.history, process, session_timeout_s)
@@ -277,3 +281,12 @@ class SimulatedCluster:
         for machine in [*self.bookies, *self.clients, *servers]:
             machine.bury()
         self.kernel.forget()
+
+
+def _etcd(kernel: Kernel, history: History) -> Etcd:
+    # Its driver needs an extra, which whoever simulates a program of his own need not have.
+    from quorumbook.sim.metadata.etcd import Etcd  # noqa: PLC0415
+
+    etcd = Etcd(kernel, history)
+    history.watch(etcd.find)
+    return etcd

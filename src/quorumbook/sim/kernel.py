@@ -153,7 +153,9 @@ class Kernel:
 
     def after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something called after a time."""
-        self.at(self.now_ns + delay_ns, callback, *arguments)
+        self._sequence += 1
+        when_ns = self.now_ns + delay_ns
+        heappush(self._queue, (when_ns, self._sequence, callback, arguments))
 
     def run(self, is_over: Callable[[], bool], limit_ns: int) -> bool:
         """Let things happen until a condition holds; False if it does not by a moment."""

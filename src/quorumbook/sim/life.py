@@ -18,12 +18,14 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
+from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.actors import streams
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
+from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.histories.streams import StreamHistory
+from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import LifePlan, draw
@@ -33,9 +35,15 @@ from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.search.sometimes import Sightings
 
 _DIRECTED_SHARE = 0.5
-#: Tests know what these seeds come to, so they draw none of the phases that were added later.
-_KNOWN_SEEDS, _KNOWN_PHASES = 10_000, 3
 _FINISH_NS = 180 * SECOND
+_MEMBERS, _RIVALS = 3, 2
+_Program = Callable[[actors.ActorsLife, Process], Coroutine[Any, Any, None]]
+#: By way, who reads all there is when all is well again.
+_ENDS: Mapping[str, _Program] = {
+    "streams": streams.read_to_the_end,
+    "groups": groups.consume_the_rest,
+    "transactions": transactions.read_to_the_end,
+}
 _ATTEMPT_PAUSE_S = 1.0
 
 
@@ -78,7 +86,6 @@ class Life:
 
     Args:
         seed: Which.
-        directory: An empty one for the indexes, best in memory.
         keep_trace: Keep every line.
         variation: What is otherwise than the seed says.
     """
@@ -86,7 +93,6 @@ class Life:
     def __init__(
         self,
         seed: int,
-        directory: str,
         *,
         keep_trace: bool = False,
         variation: Variation | None = None,
@@ -95,16 +101,17 @@ class Life:
         self.kernel = Kernel(seed, keep_trace=keep_trace, calm=variation.calm)
         self.tape = self.kernel.tape
         plan = draw(self.tape)
-        phases = list(PLANS)[: None if seed >= _KNOWN_SEEDS else _KNOWN_PHASES]
-        drawn = self.tape.pick(phases) if self.tape.chance(_DIRECTED_SHARE) else ""
+        drawn = self.tape.pick(tuple(PLANS)) if self.tape.chance(_DIRECTED_SHARE) else ""
         #: The directed phase of this run, if it has one.
         self.phase = drawn if variation.phase is None else variation.phase
         self.plan = replace(plan, **{**PLANS.get(self.phase, {}), **variation.plan})
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
-        self.cluster = SimulatedCluster(self.kernel, self.plan, self.history, directory)
+        self.groups = GroupHistory(self.history)
+        self.transactions = TransactionHistory(self.history)
+        self.cluster = SimulatedCluster(self.kernel, self.plan, self.history)
         self.is_rough = True
-        self._programs: dict[str, Callable[[Life, Process], Coroutine[Any, Any, None]]] = {}
+        self._programs: dict[str, _Program] = {}
         self.nemesis = Nemesis(self.cluster, self.start_client)
 
     def run(self) -> Outcome:
@@ -152,6 +159,11 @@ class Life:
         if plan.has("streams"):
             programs |= {f"p{i}": streams.produce for i in range(plan.writers)}
             programs["f0"] = streams.follow
+        if plan.has("groups"):
+            programs["q0"] = groups.produce
+            programs |= {f"m{i}": groups.consume for i in range(_MEMBERS)}
+        if plan.has("transactions"):
+            programs |= {f"x{i}": transactions.commit for i in range(_RIVALS)}
         if plan.has_auto_recovery:
             programs["a0"] = actors.replicate
         self.cluster.clients.clear()
@@ -199,18 +211,20 @@ class Life:
             history.violation("a ledger cannot be recovered when all is well again", open_id)
         elif not kernel.run(lambda: self.cluster.is_whole, limit_ns):
             history.violation("a bookie does not stay when all is well again")
-        elif plan.has("streams") and not self._read_stream(limit_ns):
-            history.violation("the stream cannot be read when all is well again")
+        else:
+            for way, read in _ENDS.items():
+                if plan.has(way) and not self._read(way, read, limit_ns):
+                    history.violation(f"{way} cannot be read when all is well again")
 
-    def _read_stream(self, limit_ns: int) -> bool:
+    def _read(self, way: str, read: _Program, limit_ns: int) -> bool:
         is_read = False
 
-        async def read(process: Process) -> None:
+        async def main(process: Process) -> None:
             nonlocal is_read
-            await streams.read_to_the_end(self, process)
+            await read(self, process)
             is_read = True
 
-        self.cluster.add_client("reader").start(read)
+        self.cluster.add_client(f"reader of {way}").start(main)
         return self.kernel.run(lambda: is_read or self._is_broken(), limit_ns)
 
     def _audit(self) -> None:
@@ -280,8 +294,8 @@ def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
 def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None = None) -> Outcome:
     """Run one seed."""
     sightings = Sightings()
-    with apart(sightings) as (directory, at_end):
-        outcome = _lived(at_end, Life(seed, directory, keep_trace=keep_trace, variation=variation))
+    with apart(sightings) as at_end:
+        outcome = _lived(at_end, Life(seed, keep_trace=keep_trace, variation=variation))
     return replace(outcome, sightings=dict(sightings.counts))
 
 

@@ -64,11 +64,13 @@ class Nemesis:
         for machine in cluster.bookies:
             machine.slow_syncs, machine.sync_ns = 0.0, SYNC_NS
             if machine.process is not None:
-                machine.process.calls_left = 0
+                machine.process.calls_left, machine.process.dies_at = 0, ""
             machine.boot_up()
 
     def _drop(self, probability: float) -> None:
         self._cluster.tree.drops = probability
+        if self._cluster.etcd is not None:
+            self._cluster.etcd.drops = probability
         if self._cluster.zookeeper is not None:
             self._cluster.zookeeper.drops = probability
 

@@ -63,8 +63,9 @@ WAYS = (
     "early_turns",
     "wrong_clocks",
     "slow_threads",
-    "streams",
 )
+#: What they do with streams: each takes about as long as all else in a seed.
+STREAM_WAYS: tuple[tuple[str, ...], ...] = ((), ("streams",), ("groups",), ("transactions",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class LifePlan:
     bookies: int
     #: The servers of a ZooKeeper; 0 has a store without servers.
     zookeepers: int
+    #: The metadata are in etcd, whatever else is said of them.
+    has_etcd: bool
     writers: int
     recoverers: int
     tailers: int
@@ -102,7 +105,7 @@ class LifePlan:
     journals: int
 
     def has(self, way: str) -> bool:
-        """Tell whether the seed has one of ``WAYS``."""
+        """Tell whether the seed has one of ``WAYS`` or ``STREAM_WAYS``."""
         return way in self.ways
 
     def bookie_options(self, name: str, root: str) -> BookieOptions:
@@ -184,9 +187,9 @@ def draw(tape: Tape) -> LifePlan:
         entries_max=tape.pick((4, 20, 60)),
         burst_max=tape.pick((1, 4, 16)),
         payload_size_max=tape.pick((16, 300, 3000)),
-        rough_s=tape.between(8, 20),
+        rough_s=tape.between(4, 10),
         ledgers_max=tape.pick((3, 6, 12)),
-        ways=_half_of(tape, WAYS),
+        ways=(*_half_of(tape, WAYS), *tape.pick(STREAM_WAYS)),
         mishaps=_half_of(tape, MISHAPS),
         mishap_interval_s=tape.pick((0.2, 0.7, 2.0)),
         tail=tape.pick((0.0, 0.005, 0.05)),
@@ -199,6 +202,7 @@ def draw(tape: Tape) -> LifePlan:
         journal_file_size_bytes=tape.pick((8 * _KB, 64 * _KB)),
         flush_interval_s=tape.pick((0.2, 2.0, 3600.0)),
         journals=tape.pick((1, 1, 2)),
+        has_etcd=tape.chance(0.2),
     )
 
 

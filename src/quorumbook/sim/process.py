@@ -8,9 +8,6 @@ one life: an event loop, an ``Env`` around it, and the coroutine it was started 
                 middle of a worker's job, between any two calls of the disk or during a sync
     pause       nothing runs; what becomes due waits
 
-The index of a bookie's storage is a real SQLite file, below a directory of the real machine that
-is best in memory: what was committed outlives every crash, what was not is rolled back.
-
 What jobs take in virtual time is here too: each call of the disk has a price.
 """
 
@@ -44,7 +41,8 @@ class SimClock:
 
     def now_ns(self) -> int:
         """Return virtual nanoseconds, of a job those of its own progress."""
-        return self._kernel.now_ns + self._threads.elapsed_ns
+        run = self._threads.running
+        return self._kernel.now_ns if run is None else self._kernel.now_ns + run.elapsed_ns
 
     def wall_ms(self) -> int:
         """Return milliseconds since 1970, as wrong as this machine's clock is."""
@@ -95,6 +93,8 @@ class Machine:
         #: What a power cut leaves of each sector that was not synced.
         self.kept_share = 0.5
         self.process: Process | None = None
+        #: How many processes there were.
+        self.lives = 0
         self.on_error = on_error
         self._buried: list[ProcessLoop] = []
 
@@ -107,6 +107,7 @@ class Machine:
         """Start a process; its life ends when the machine says so, not with the coroutine."""
         assert self.process is None
         self.kernel.trace.note(self.name, "starts")
+        self.lives += 1
         process = self.process = Process(self)
         self._buried.append(process.loop)
         process.loop.deliver(lambda: process.begin(main(process)))
@@ -133,6 +134,11 @@ class Machine:
         """Lose power at a later call of the disk that changes something."""
         if self.process is not None:
             self.process.calls_left = calls
+
+    def kill_in_sync(self, name: str) -> None:
+        """Kill the process when it next syncs a file of some name, which is written by then."""
+        if self.process is not None:
+            self.process.dies_at = name
 
     def bury(self) -> None:
         """Let go of everything, at the end of the simulation."""
@@ -161,9 +167,13 @@ class Process:
         self.kernel = kernel
         self.machine = machine
         self.name = machine.name
+        #: Which life of its machine it is, from 1 on.
+        self.number = machine.lives
         self.is_dead = False
         #: Calls of the disk until the power goes, 0 if it stays.
         self.calls_left = 0
+        #: The name of the file in whose sync it is killed, "" if in none.
+        self.dies_at = ""
         #: Called when it dies, on no loop.
         self.at_death: list[Callable[[], None]] = []
         self.main: Any = None
@@ -207,10 +217,12 @@ class Process:
             self.threads.go_on()
 
     def _on_disk_call(self, operation: str, path: str) -> None:
-        del path
         if self.is_dead:
             raise ProcessDied
         machine = self.machine
+        if self.dies_at and operation == "sync" and path.endswith(self.dies_at):
+            machine.kill()
+            raise ProcessDied
         if self.calls_left and operation not in ("read", "open", "list"):
             self.calls_left -= 1
             if not self.calls_left:

@@ -28,12 +28,15 @@ class ProcessDied(BaseException):
     """Raised in a job of a process that is no more."""
 
 
-class _Run:
+class Run:
     """A job under way."""
 
-    __slots__ = ("carrier", "elapsed_ns", "is_done", "is_hurried", "on_end", "result")
+    __slots__ = ("carrier", "elapsed_ns", "is_done", "is_hurried", "job", "on_end", "result")
 
-    def __init__(self, carrier: Carrier | None, on_end: Callable[[_Run], None]) -> None:
+    def __init__(
+        self, job: Callable[[], Any], carrier: Carrier | None, on_end: Callable[[Run], None]
+    ) -> None:
+        self.job = job
         #: Without one it does not stop in the middle, however long it rests.
         self.carrier = carrier
         #: How long it has taken since its beginning or its last rest.
@@ -44,10 +47,10 @@ class _Run:
         self.on_end = on_end
         self.result: Any = None
 
-    def work(self, job: Callable[[], Any]) -> None:
+    def work(self) -> None:
         """Do it."""
         try:
-            self.result = job()
+            self.result = self.job()
         except BaseException as error:  # it is handed to whoever waits
             self.result = error
         self.is_done = True
@@ -61,14 +64,15 @@ class SimThreads:
         self.loop = loop
         #: The probability that a job begins late, as on a machine that has other things to do.
         self.slow = slow
-        self._running: _Run | None = None
-        self._resting: list[_Run] = []
+        #: The job under way.
+        self.running: Run | None = None
+        self._resting: list[Run] = []
         self._held: list[Callable[[], None]] = []
 
     @property
     def elapsed_ns(self) -> int:
         """How far the job under way is ahead of the kernel's time."""
-        return 0 if self._running is None else self._running.elapsed_ns
+        return 0 if self.running is None else self.running.elapsed_ns
 
     def start_worker(self, name: str) -> Worker:
         """Start a worker."""
@@ -81,12 +85,12 @@ class SimThreads:
 
     def spend(self, duration_ns: int) -> None:
         """Let the job under way take so much longer; the loop does not notice."""
-        if self._running is not None:
-            self._running.elapsed_ns += duration_ns
+        if self.running is not None:
+            self.running.elapsed_ns += duration_ns
 
     def rest(self, duration_ns: int) -> None:
         """Let time pass in the middle of the job under way."""
-        run = self._running
+        run = self.running
         if run is None:
             return
         if self.loop.is_dead:
@@ -100,20 +104,25 @@ class SimThreads:
         if self.loop.is_dead:
             raise ProcessDied
 
-    def begin(self, job: Callable[[], Any], on_end: Callable[[_Run], None]) -> _Run:
+    def begin(self, job: Callable[[], Any], on_end: Callable[[Run], None]) -> Run:
         """Run a job up to its first rest, or to its end."""
         carrier = self.kernel.carriers.take()
-        run = _Run(carrier, on_end)
-        self._switch(run, lambda: carrier.begin(lambda: run.work(job)))
+        run = Run(job, carrier, on_end)
+        outer, self.running = self.running, run
+        carrier.begin(run.work)
+        self.running = outer
+        self._stopped(run)
         return run
 
     def run_through(self, job: Callable[[], Any]) -> Any:
         """Run a job to its end, while nothing else happens; return what came of it."""
-        run = _Run(None, lambda _: None)
-        self._switch(run, lambda: run.work(job))
+        run = Run(job, None, lambda _: None)
+        outer, self.running = self.running, run
+        run.work()
+        self.running = outer
         return run.result
 
-    def hurry(self, run: _Run) -> None:
+    def hurry(self, run: Run) -> None:
         """Have a job that rests come to its end now."""
         run.is_hurried = True
         if run in self._resting:
@@ -137,22 +146,22 @@ class SimThreads:
         for callback in held:
             callback()
 
-    def _go_on(self, run: _Run) -> None:
+    def _go_on(self, run: Run) -> None:
         # One that was hurried rests no more.
         if run in self._resting:
             self._wake(run)
 
-    def _wake(self, run: _Run) -> None:
+    def _wake(self, run: Run) -> None:
         self._resting.remove(run)
         carrier = run.carrier
         assert carrier is not None
         run.elapsed_ns = 0
-        self._switch(run, carrier.go_on)
+        outer, self.running = self.running, run
+        carrier.go_on()
+        self.running = outer
+        self._stopped(run)
 
-    def _switch(self, run: _Run, let_run: Callable[[], None]) -> None:
-        outer, self._running = self._running, run
-        let_run()
-        self._running = outer
+    def _stopped(self, run: Run) -> None:
         if run.is_done and run.carrier is not None:
             self.kernel.carriers.give_back(run.carrier)
             run.carrier = None
@@ -168,7 +177,7 @@ class SimWorker:
         self._kernel = threads.kernel
         self._loop = threads.loop
         self._jobs: deque[_Job] = deque()
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._is_busy = False
         self._is_stopped = False
 
@@ -208,7 +217,7 @@ class SimWorker:
         run = self._threads.begin(job, lambda run: self._ended(run, done))
         self._run = None if run.is_done else run
 
-    def _ended(self, run: _Run, done: Callable[[Any], None]) -> None:
+    def _ended(self, run: Run, done: Callable[[Any], None]) -> None:
         self._run = None
         if run.is_hurried:
             self._loop.deliver(done, run.result)

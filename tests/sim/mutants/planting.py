@@ -13,7 +13,6 @@ imported change, and change back.  Production code knows nothing of it.
     new = '''what stands there instead'''
     along = "another bug"            # what is planted with it, where one alone does no harm
     phase = "fences"                 # the directed phase that finds it in few seeds; or
-    seeds = [17]                     # seeds that found it, as they come or in that phase; or
     test = "tests/unit/...::test_x"  # the test that finds it, where no seed is known to
 """
 
@@ -43,8 +42,6 @@ class Mutant:
     file: str
     old: str
     new: str
-    #: Seeds that found it, the first one of a search first.
-    seeds: tuple[int, ...] = ()
     phase: str = ""
     #: The test that finds it.
     test: str = ""
@@ -65,7 +62,7 @@ class Mutant:
 def all_mutants() -> list[Mutant]:
     """Read the lists."""
     return [
-        Mutant(path.stem, **(each | {"seeds": tuple(each.get("seeds", ()))}))
+        Mutant(path.stem, **each)
         for path in sorted(HERE.glob("*.toml"))
         for each in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     ]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from quorumbook.sim import carriers, runs
+from quorumbook.sim import runs
 from quorumbook.sim.life import run_seed
 from quorumbook.sim.loop import ProcessLoop
 from quorumbook.sim.plan import MISHAPS
@@ -45,18 +45,6 @@ def test_a_seed_is_the_same_run_in_every_process():
 def test_a_seed_is_the_same_run_again_in_one_process(seed: int):
     """Nothing depends on where objects lie in memory, nor on what ran before."""
     assert run_seed(seed).trace_hash == run_seed(seed).trace_hash
-
-
-def test_a_seed_is_the_same_run_on_greenlets_and_on_threads(monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("greenlet", reason="pip install 'quorumbook[simulation]'")
-    made: list[type] = []
-    outcomes = []
-    for has_greenlets in (True, False):
-        monkeypatch.setattr(carriers, "HAS_GREENLETS", has_greenlets)
-        made.append(type(carriers.Carriers().take()))
-        outcomes.append(run_seed(7).trace_hash)
-    assert made == [carriers.GreenletCarrier, carriers.ThreadCarrier]
-    assert outcomes[0] == outcomes[1]
 
 
 def test_another_seed_is_another_run():

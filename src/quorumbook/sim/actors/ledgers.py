@@ -24,8 +24,10 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
+from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
 from quorumbook.sim.histories.streams import StreamHistory
+from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Machine, Process
@@ -42,6 +44,8 @@ class ActorsLife(Protocol):
     history: History
     cluster: SimulatedCluster
     streams: StreamHistory
+    groups: GroupHistory
+    transactions: TransactionHistory
     #: Whether there may still be mishaps.
     is_rough: bool
 

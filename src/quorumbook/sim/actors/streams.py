@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal, TypeVar
 
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.sim.actors.ledgers import ActorsLife, started
 from quorumbook.sim.process import Process
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
+
+T = TypeVar("T")
 
 NAMESPACE = "memory://simulated#/streams"
 NAME = "events"
@@ -22,8 +24,10 @@ _WINDOW = 16
 
 
 @contextlib.asynccontextmanager
-async def stream_of(life: ActorsLife, process: Process) -> AsyncIterator[Stream]:
-    """Open the stream, made if it is not there."""
+async def made(
+    life: ActorsLife, process: Process, make: Callable[[Namespace, StreamPolicy], Awaitable[T]]
+) -> AsyncIterator[T]:
+    """Have the namespace, and in it what a function makes, however often that takes."""
     async with started(life, process) as client:
         plan = life.plan
         ensemble, write_quorum, ack_quorum = plan.quorums
@@ -34,16 +38,30 @@ async def stream_of(life: ActorsLife, process: Process) -> AsyncIterator[Stream]
             roll_entries=8,
             compression="lz4" if plan.has("small_frames") else "none",
         )
-        while True:
-            try:
-                namespace = await Namespace.open(NAMESPACE, client=client)
-                await namespace.create_stream(NAME, policy=policy, exist_ok=True)
-                break
-            except ConfigError:
-                raise
-            except QuorumbookError:
-                await asyncio.sleep(0.5)
-        yield namespace.stream(NAME)
+        namespace = await _insist(lambda: Namespace.open(NAMESPACE, client=client))
+        yield await _insist(lambda: make(namespace, policy))
+
+
+async def _insist(do: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await do()
+        except ConfigError:
+            raise
+        except QuorumbookError:
+            await asyncio.sleep(0.2)
+
+
+@contextlib.asynccontextmanager
+async def stream_of(life: ActorsLife, process: Process) -> AsyncIterator[Stream]:
+    """Open the stream, made if it is not there."""
+
+    async def make(namespace: Namespace, policy: StreamPolicy) -> Stream:
+        await namespace.create_stream(NAME, policy=policy, exist_ok=True)
+        return namespace.stream(NAME)
+
+    async with made(life, process, make) as stream:
+        yield stream
 
 
 async def produce(life: ActorsLife, process: Process) -> None:
@@ -56,12 +74,12 @@ async def produce(life: ActorsLife, process: Process) -> None:
                 life.history.violation(f"{process.name} is told that it is wrong: {error}")
             except QuorumbookError as error:
                 life.kernel.trace.note(process.name, "fails", type(error).__name__)
-            await asyncio.sleep(life.tape.between(0, 2))
+            await asyncio.sleep(life.tape.between(0, 1))
 
 
 async def _produce_once(life: ActorsLife, who: str, stream: Stream) -> None:
     tape, history = life.tape, life.streams
-    takeover: Literal["if_expired", "force"] = "force" if tape.chance(0.3) else "if_expired"
+    takeover: Literal["if_expired", "force"] = "force" if tape.chance(0.5) else "if_expired"
     writer = await stream.writer(takeover=takeover, producer=who, retention_interval_s=0)
     try:
         number = writer.last_number() + 1

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.metadata_format import decode
-from quorumbook.metadata.memory import MemoryTree
+from quorumbook.metadata.tree import Row
 from quorumbook.sim.kernel import SECOND, Kernel
 
 #: Of the ledgers that are not a stream's.
@@ -206,9 +206,9 @@ class History:
 
     # What the metadata says
 
-    def watch(self, tree: MemoryTree) -> None:
-        """Look at every change of a ledger's metadata."""
-        self._tree = tree
+    def watch(self, find: Callable[[str], Row | None]) -> None:
+        """Look at every change of a ledger's metadata; a function returns what a node holds."""
+        self._find = find
 
     def changed(self, paths: set[str]) -> None:
         """Nodes changed."""
@@ -217,7 +217,7 @@ class History:
             if found is None:
                 continue
             ledger_id = int((found[1] + found[2]).replace("/", ""))
-            row = self._tree.tree.find(path)
+            row = self._find(path)
             if row is None:
                 self._metadata_gone(ledger_id)
             if row is None or self._seen.get(path) == row.data:

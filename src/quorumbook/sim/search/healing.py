@@ -3,7 +3,7 @@
 Every entry needs both of its copies.  Bookies are away for long enough to be replaced; a worker
 stands still, mostly when it has just made copies and not recorded them, until its session is over
 and others have healed the ledger, or collected the copies as nobody's; writers stand still as well,
-and go on in ledgers that were healed meanwhile.
+and go on in ledgers that were healed meanwhile, with the bookie that was away.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.histories.ledgers import LedgerHistory
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.process import Machine
 from quorumbook.sim.search.phase import ALONE, SearchPhase
@@ -35,6 +37,8 @@ PLAN: dict[str, Any] = {
     "timeout_s": 0.6,
     "session_timeout_s": 2.0,
 }
+#: What is left open is healed by then: three seconds of patience, and twice the time of a session.
+_HEALED_IN_S = 15.0
 
 
 class HealingPhase(SearchPhase):
@@ -48,6 +52,10 @@ class HealingPhase(SearchPhase):
 
     def _act(self) -> None:
         tape = self._tape
+        written = self._written()
+        if written and self._workers_run() and tape.chance(0.5):
+            self._leave_open(tape.pick(written))
+            return
         machine = tape.pick(self._bookies)
         machine.kill()
         self._later(2.5, 7.0, partial(self._back, machine))
@@ -58,6 +66,52 @@ class HealingPhase(SearchPhase):
 
     def _back(self, machine: BookieMachine) -> None:
         machine.boot_up()
+        self._later(0.5, 2.0, self._act)
+
+    def _workers_run(self) -> bool:
+        workers = [each for each in self._life.cluster.clients if each.name.startswith("a")]
+        return all(each.process is not None and not each.process.loop.is_paused for each in workers)
+
+    def _written(self) -> list[LedgerHistory]:
+        """Return the ledgers that are being written and have entries."""
+        return [
+            each
+            for each in self._life.history.ledgers.values()
+            if each.metadata is not None
+            and each.metadata.state is LedgerState.OPEN
+            and each.acknowledged
+        ]
+
+    def _leave_open(self, ledger: LedgerHistory) -> None:
+        """Have a bookie of a ledger away until somebody healed it, and its writer not notice.
+
+        The ledger has to be closed for that, and will be when the workers' patience is over.
+        """
+        assert ledger.metadata is not None
+        before = ledger.metadata
+        names = before.last_fragment.ensemble
+        machine = self._tape.pick([each for each in self._bookies if each.name in names])
+        self._stop("w", None)
+        machine.kill()
+        self._when(
+            lambda: ledger.metadata != before,
+            _HEALED_IN_S,
+            partial(self._back_to_writers, machine, ledger, before),
+        )
+
+    def _back_to_writers(
+        self, machine: BookieMachine, ledger: LedgerHistory, before: LedgerMetadata
+    ) -> None:
+        if ledger.metadata == before:
+            text = f"nobody heals a ledger that nobody writes and {machine.name} has lost"
+            self._life.history.violation(text, ledger.ledger_id)
+        machine.boot_up()
+        self._when(lambda: machine.serves, 3.0, self._let_writers_go_on)
+
+    def _let_writers_go_on(self) -> None:
+        for machine in self._life.cluster.clients:
+            if machine.name.startswith("w") and machine.process is not None:
+                machine.process.go_on()
         self._later(0.5, 2.0, self._act)
 
     def _has_nobodys_copies(self) -> bool:
@@ -79,12 +133,12 @@ class HealingPhase(SearchPhase):
         if self._tape.chance(0.7):
             self._stop("a1", self._tape.between(3.0, 9.0))
 
-    def _stop(self, name: str, duration_s: float) -> None:
+    def _stop(self, name: str, duration_s: float | None) -> None:
         for machine in self._life.cluster.clients:
             if machine.name.startswith(name):
                 _pause(machine, duration_s)
 
 
-def _pause(machine: Machine, duration_s: float) -> None:
+def _pause(machine: Machine, duration_s: float | None) -> None:
     if machine.process is not None and not machine.process.loop.is_paused:
-        machine.process.pause(int(duration_s * SECOND))
+        machine.process.pause(None if duration_s is None else int(duration_s * SECOND))

@@ -12,6 +12,7 @@ from quorumbook.sim.kernel import MILLISECOND, SECOND
 #: What phases want of the plan: little happens besides, so that much of theirs fits into a seed.
 ALONE: Mapping[str, Any] = {
     "zookeepers": 0,
+    "has_etcd": False,
     "recoverers": 0,
     "tailers": 0,
     "has_auto_recovery": False,

@@ -7,7 +7,9 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, losses, shares, splits, stores   see their modules
+fences, healing, losses, shares, singles, splits, stores   see their modules
+etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
+members, batches, rivals   see ``sharers``
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.process import Process
-from quorumbook.sim.search import fences, healing, losses, shares, splits, stores
+from quorumbook.sim.search import fences, healing, losses, sharers, shares, singles, splits, stores
 from quorumbook.sim.search.phase import SearchPhase
 
 _CALLS_MAX = 60
@@ -35,6 +37,7 @@ _CALLS_MAX = 60
 PLANS: Mapping[str, Mapping[str, Any]] = {
     "overtaken": {
         "zookeepers": 0,
+        "has_etcd": False,
         "quorums": (3, 3, 2),
         "bookies": 4,
         "has_auto_recovery": False,
@@ -49,6 +52,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     },
     "checkpoints": {
         "zookeepers": 0,
+        "has_etcd": False,
         "flush_interval_s": 0.2,
         "journal_file_size_bytes": 8 << 10,
         "payload_size_max": 3000,
@@ -62,6 +66,11 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "stores": stores.PLAN,
     "shares": shares.PLAN,
     "losses": losses.PLAN,
+    "singles": singles.PLAN,
+    "members": sharers.MEMBERS,
+    "batches": sharers.BATCHES,
+    "rivals": sharers.RIVALS,
+    "etcd": {**splits.PLAN, "has_etcd": True, "metadata_drops": 0.1},
 }
 
 
@@ -209,4 +218,9 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "stores": stores.Stores,
     "shares": shares.Shares,
     "losses": losses.Losses,
+    "singles": singles.Singles,
+    "members": sharers.Sharers,
+    "batches": sharers.Sharers,
+    "rivals": sharers.Sharers,
+    "etcd": splits.Splits,
 }

@@ -15,6 +15,7 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.process import Process
 from quorumbook.sim.search.phase import ALONE, SearchPhase
+from quorumbook.storage.directories.places import INDEX_NAME
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
@@ -35,6 +36,8 @@ PLAN: dict[str, Any] = {
 _CALLS_MAX = 80
 #: A start makes about so many calls.
 _CALLS_OF_A_START = 200
+#: And about so many until it is through with the index.
+_CALLS_OF_A_BELIEF = 40
 
 
 class Stores(SearchPhase):
@@ -49,14 +52,27 @@ class Stores(SearchPhase):
         if tape.chance(0.4):
             self._hunt()
         machine = tape.pick(self._bookies)
-        if machine.process is not None:
-            strike = tape.pick((machine.kill, machine.cut_power, None))
-            if strike is None:
-                machine.cut_power_in_job(1 + tape.below(_CALLS_MAX))
-            else:
-                strike()
-        self._later(0.02, 0.3, partial(self._again, machine))
         self._later(0.1, 0.5, self._act)
+        if machine.process is not None:
+            kind = tape.pick(("kill", "power", "job", "commit"))
+            if kind == "commit":
+                machine.kill_in_sync(INDEX_NAME)
+                self._when(lambda: machine.process is None, 1.0, partial(self._restart, machine))
+                return
+            if kind == "kill":
+                machine.kill()
+            elif kind == "power":
+                machine.cut_power()
+            else:
+                machine.cut_power_in_job(1 + tape.below(_CALLS_MAX))
+        self._later(0.02, 0.3, partial(self._again, machine))
+
+    def _restart(self, machine: BookieMachine) -> None:
+        """Start it on what a commit left, and cut its power when it has begun to believe that."""
+        if machine.process is None:
+            machine.boot_up()
+            machine.cut_power_in_job(1 + self._tape.below(_CALLS_OF_A_BELIEF))
+        self._later(0.3, 0.6, partial(self._boot, machine))
 
     def _again(self, machine: BookieMachine) -> None:
         """Start it, and mostly end it once more before it has settled."""
