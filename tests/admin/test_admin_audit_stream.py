@@ -75,6 +75,7 @@ async def test_each_change_of_somebody_known_is_a_record(audited):
 async def test_what_the_cluster_does_not_take_is_written_later(audited, monkeypatch, caplog):
     service, _, _ = audited
     monkeypatch.setattr(audit_stream, "_AGAIN_S", 0.01)
+    # A cluster that takes no records is hard to have while it takes the change itself.
     write, tries = service._audit_stream._write, []
 
     async def fail_twice(changes):
@@ -83,7 +84,7 @@ async def test_what_the_cluster_does_not_take_is_written_later(audited, monkeypa
             raise BookieUnavailableError("nobody is there")
         await write(changes)
 
-    monkeypatch.setattr(service._audit_stream, "_write", fail_twice)
+    monkeypatch.setattr(service._audit_stream, "_write", fail_twice)  # likewise
     async with as_(audited, "operator") as http:
         assert (await http.post("/api/v2/streams", json={"name": "s"})).status_code == 201
     (found,) = await records(audited, 1)
@@ -101,7 +102,7 @@ async def test_more_than_may_wait_is_counted_and_the_end_waits_a_little(
     async def fail(_changes):
         raise BookieUnavailableError("nobody is there")
 
-    monkeypatch.setattr(service._audit_stream, "_write", fail)
+    monkeypatch.setattr(service._audit_stream, "_write", fail)  # likewise
     async with as_(audited, "operator") as http:
         for name in "abc":
             await http.post("/api/v2/streams", json={"name": name})

@@ -27,6 +27,7 @@ _OWN = {
     "sim/actors/ledgers.py",
     "sim/actors/streams.py",
     "sim/loop.py",
+    "sim/metadata/etcd.py",
     "storage/checkpoint/schedule.py",
     "storage/collection/collector.py",
     "storage/scrub/scrubber.py",

@@ -55,12 +55,10 @@ class LedgerStorage:
     def __init__(self, parts: StorageParts, options: StorageOptions, told: StorageOwner) -> None:
         """Take what was opened; ``open`` makes one."""
         env, directories, opened = parts.env, parts.directories, parts.opened
-        self._env = env
-        self._told = told
+        self._env, self._told = env, told
         self.options = options
         self.directories = directories
-        self._indexes = parts.indexes
-        self._caches = parts.caches
+        self._indexes, self._caches = parts.indexes, parts.caches
         self._opened = opened
         self._visible = opened.visible
         #: What the start found.

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sqlite3
 import stat
+from random import Random
 
 import pytest
 
@@ -144,8 +145,9 @@ async def test_a_file_left_half_made_by_a_crash_is_finished_by_create(open_one, 
     ("content", "says"),
     [
         (b"this is a text file, not a database\n" * 200, "is not a metadata file"),
-        (os.urandom(20_000), "is not a metadata file"),
+        (Random(1).randbytes(20_000), "is not a metadata file"),
     ],
+    ids=["text", "noise"],
 )
 async def test_a_file_that_is_no_database_gets_one_line(open_one, path, content, says, create):
     with open(path, "wb") as file:

@@ -12,8 +12,8 @@ pytest.importorskip("grpc", reason="pip install 'quorumbook[etcd]'")
 
 from quorumbook.metadata.etcd.client import GRANT, KEEP_ALIVE, REVOKE, TXN, messages
 from quorumbook.sim.metadata.etcd_state import (
-    Change,
     EtcdState,
+    KeyChange,
     NotThereError,
     OldRevisionError,
     Watched,
@@ -23,7 +23,7 @@ from quorumbook.sim.metadata.etcd_state import (
 class World:
     def __init__(self) -> None:
         self.kernel = Kernel(0)
-        self.told: list[list[Change]] = []
+        self.told: list[list[KeyChange]] = []
         self.state = EtcdState(self.kernel, self.told.append)
 
     def txn(self, compare: dict[bytes, int], success: list[Any], failure: tuple[Any, ...] = ()):

@@ -29,8 +29,8 @@ from quorumbook.metadata.tree import Row
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.etcd_state import (
-    Change,
     EtcdState,
+    KeyChange,
     NotThereError,
     OldRevisionError,
     Watched,
@@ -41,7 +41,7 @@ MEMBERS = ("e0", "e1", "e2")
 _LATEST_NEWS_NS = SECOND // 2
 
 
-class _NoAnswerError(grpc.RpcError):  # type: ignore[misc] # grpc comes without types
+class _UnansweredError(grpc.RpcError):  # type: ignore[misc] # grpc comes without types
     """What grpcio raises."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -70,7 +70,7 @@ class Etcd:
         self.state = EtcdState(kernel, self._changed)
         #: The probability that a request, or its answer, is lost with its connection.
         self.drops = 0.0
-        self._streams: list[_Stream] = []
+        self._streams: list[_WatchStream] = []
 
     #: Their names in the network's cuts.
     members = MEMBERS
@@ -86,23 +86,23 @@ class Etcd:
         entry = self.state.entries.get(node_key(path))
         return None if entry is None else decode_row(entry.value, path)
 
-    def join(self, stream: _Stream) -> None:
+    def join(self, stream: _WatchStream) -> None:
         """Have a stream told of changes."""
         self._streams.append(stream)
 
-    def leave(self, stream: _Stream) -> None:
+    def leave(self, stream: _WatchStream) -> None:
         """Tell it nothing any more."""
         if stream in self._streams:
             self._streams.remove(stream)
 
-    def _changed(self, changes: list[Change]) -> None:
+    def _changed(self, changes: list[KeyChange]) -> None:
         paths = {path_of(each.key) for each in changes} - {None}
         self.history.changed({path for path in paths if path is not None})
         for stream in list(self._streams):
             stream.tell(changes)
 
 
-class _Stream:
+class _WatchStream:
     """A stream of watches, at its member's end and at its owner's."""
 
     def __init__(self, etcd: Etcd, process: Process, member: str) -> None:
@@ -133,7 +133,7 @@ class _Stream:
         """End it."""
         self._etcd.leave(self)
 
-    def tell(self, changes: list[Change]) -> None:
+    def tell(self, changes: list[KeyChange]) -> None:
         """Take the news of some changes."""
         for watched in self._watched.values():
             self._send(watched, watched.events(changes))
@@ -169,7 +169,7 @@ class _Stream:
 
     def _break(self) -> None:
         self.close()
-        error = _NoAnswerError(grpc.StatusCode.UNAVAILABLE, "the stream broke")
+        error = _UnansweredError(grpc.StatusCode.UNAVAILABLE, "the stream broke")
         self._process.loop.deliver(self._news.put_nowait, error)
 
     @property
@@ -183,7 +183,7 @@ def is_cut_off(process: Process, member: str) -> bool:
     return (process.name, member) in cuts or (member, process.name) in cuts
 
 
-class _Client(EtcdClient):
+class _ModelClient(EtcdClient):
     """The driver's client, without grpcio's channels."""
 
     def __init__(self, etcd: Etcd, process: Process) -> None:
@@ -203,12 +203,12 @@ class _Client(EtcdClient):
                 return await answer
         except TimeoutError:
             text = "no answer in time"
-            raise _NoAnswerError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+            raise _UnansweredError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
 
     def _arrives(
         self, member: str, method: Method, request: Any, answer: asyncio.Future[Any]
     ) -> None:
-        lost = _NoAnswerError(grpc.StatusCode.UNAVAILABLE, "the connection was lost")
+        lost = _UnansweredError(grpc.StatusCode.UNAVAILABLE, "the connection was lost")
         if is_cut_off(self._process, member):
             # It lies there until the link is whole, or somebody gives up.
             if self._etcd.kernel.tape.chance(0.5):
@@ -222,9 +222,9 @@ class _Client(EtcdClient):
         try:
             result = self._etcd.state.carry_out(method, request)
         except NotThereError as error:
-            result = _NoAnswerError(grpc.StatusCode.NOT_FOUND, str(error))
+            result = _UnansweredError(grpc.StatusCode.NOT_FOUND, str(error))
         except OldRevisionError as error:
-            result = _NoAnswerError(grpc.StatusCode.OUT_OF_RANGE, str(error))
+            result = _UnansweredError(grpc.StatusCode.OUT_OF_RANGE, str(error))
         self._answer(answer, lost if self._is_dropping else result)
 
     @property
@@ -239,7 +239,7 @@ class _Client(EtcdClient):
     async def stream(self, method: Method) -> AsyncIterator[Any]:
         """Open a stream to the present member."""
         del method
-        stream = _Stream(self._etcd, self._process, self._endpoints[self._current])
+        stream = _WatchStream(self._etcd, self._process, self._endpoints[self._current])
         try:
             yield stream
         except grpc.RpcError as error:
@@ -273,7 +273,7 @@ class SimEtcdStore(EtcdStore):
 
     def _connected(self, address: EtcdAddress, env: Env) -> EtcdClient:
         del address, env
-        return _Client(self._etcd, self._process)
+        return _ModelClient(self._etcd, self._process)
 
     async def _write(self, operations: list[Operation]) -> list[str | int | None]:
         """Write, and look whether a refusal can be true: it is not of what the call itself made."""

@@ -33,7 +33,7 @@ class OldRevisionError(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredKey:
     """A key's value."""
 
     value: bytes
@@ -50,13 +50,13 @@ class _Lease:
 
 
 @dataclass(frozen=True)
-class Change:
+class KeyChange:
     """What happened to a key."""
 
     revision: int
     key: bytes
     #: None if it was deleted.
-    entry: Entry | None
+    entry: StoredKey | None
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Watched:
         only_deletions = FILTER_NO_PUT in request.filters
         return cls(request.watch_id, request.key, request.range_end, only_deletions)
 
-    def events(self, changes: Iterable[Change]) -> list[Any]:
+    def events(self, changes: Iterable[KeyChange]) -> list[Any]:
         """Return what a watcher hears of changes."""
         found = []
         for change in changes:
@@ -94,14 +94,14 @@ class EtcdState:
         on_change: Called with the changes of each revision, before anybody is answered.
     """
 
-    def __init__(self, kernel: Kernel, on_change: Callable[[list[Change]], None]) -> None:
+    def __init__(self, kernel: Kernel, on_change: Callable[[list[KeyChange]], None]) -> None:
         self._kernel = kernel
         self._on_change = on_change
         self.revision = 1
-        self.entries: dict[bytes, Entry] = {}
+        self.entries: dict[bytes, StoredKey] = {}
         #: By key, whose session made it, as far as the transaction said so.
         self.makers: dict[bytes, int] = {}
-        self.changes: list[Change] = []
+        self.changes: list[KeyChange] = []
         self._leases: dict[int, _Lease] = {}
         self._lease_number = 0
 
@@ -219,7 +219,7 @@ class EtcdState:
         if not there:
             return
         self.revision += 1
-        made: list[Change] = []
+        made: list[KeyChange] = []
         for key, put in there.items():
             before = self.entries.pop(key, None)
             if before is not None and before.lease in self._leases:
@@ -227,10 +227,10 @@ class EtcdState:
             entry = None
             if put is not None:
                 created = self.revision if before is None else before.created
-                entry = self.entries[key] = Entry(put.value, created, self.revision, put.lease)
+                entry = self.entries[key] = StoredKey(put.value, created, self.revision, put.lease)
                 if put.lease:
                     self._leases[put.lease].keys.add(key)
-            made.append(Change(self.revision, key, entry))
+            made.append(KeyChange(self.revision, key, entry))
         self.changes += made
         self._on_change(made)
 

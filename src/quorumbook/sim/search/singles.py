@@ -64,7 +64,7 @@ class _NotReachedError(Exception):
 
 
 @dataclass(frozen=True)
-class _Ledger:
+class _OneLedger:
     """One that is written."""
 
     ledger_id: LedgerId
@@ -274,10 +274,10 @@ class Singles(SearchPhase):
 
     async def _written(
         self, quorums: tuple[int, int, int]
-    ) -> tuple[_Ledger, list[BookieMachine], list[BookieMachine]]:
+    ) -> tuple[_OneLedger, list[BookieMachine], list[BookieMachine]]:
         """Return a ledger that is being written, its bookies in any order, and the other ones."""
         life, tape = self._life, self._tape
-        made: list[_Ledger] = []
+        made: list[_OneLedger] = []
 
         async def write(process: Process) -> None:
             async with actors.started(life, process) as client:
@@ -294,7 +294,7 @@ class Singles(SearchPhase):
                         writer.id, who, quorums[2], lambda: writer.last_add_confirmed
                     )
                     appends = actors.Appends(life, who, writer, ledger, False, False)
-                    made.append(_Ledger(writer.id, process.machine, appends, ledger))
+                    made.append(_OneLedger(writer.id, process.machine, appends, ledger))
                 await asyncio.get_running_loop().create_future()
 
         self._client("w", write)
@@ -307,13 +307,13 @@ class Singles(SearchPhase):
         shuffled = [members.pop(tape.below(len(members))) for _ in range(len(members))]
         return ledger, shuffled, others
 
-    async def _append(self, ledger: _Ledger, count: int) -> None:
+    async def _append(self, ledger: _OneLedger, count: int) -> None:
         """Have entries appended, and wait until they are acknowledged."""
         wanted = ledger.sent + count
         ledger.burst(count)
         await self._until(lambda: ledger.sent == wanted and ledger.is_acknowledged, 1.0)
 
-    async def _torn(self) -> _Ledger:
+    async def _torn(self) -> _OneLedger:
         """Return a ledger that lost its writer when one bookie had its last entries."""
         ledger, (_, second, third), _ = await self._written((3, 3, 2))
         self._keep_from(ledger.writer, second, third)
@@ -322,7 +322,7 @@ class Singles(SearchPhase):
         self._end(ledger.writer.kill)
         return ledger
 
-    async def _found_without(self, ledger: _Ledger, gone: BookieMachine) -> None:
+    async def _found_without(self, ledger: _OneLedger, gone: BookieMachine) -> None:
         """End the writer and a bookie, and have the ledger recovered by the others."""
         self._end(ledger.writer.kill)
         self._end(gone.kill)
@@ -354,7 +354,7 @@ class Singles(SearchPhase):
         return machine
 
     def _visit(
-        self, ledger: _Ledger, read: Any, *, cut_off: Sequence[BookieMachine] = ()
+        self, ledger: _OneLedger, read: Any, *, cut_off: Sequence[BookieMachine] = ()
     ) -> Machine:
         """Have somebody recover the ledger who does not reach some bookies."""
 
@@ -398,14 +398,14 @@ class Singles(SearchPhase):
         for machine in bookies:
             self._network.heal(client.name, machine.name)
 
-    def _ensemble_of(self, ledger: _Ledger) -> tuple[str, ...]:
+    def _ensemble_of(self, ledger: _OneLedger) -> tuple[str, ...]:
         metadata = self._life.history.ledgers[ledger.ledger_id].metadata
         return () if metadata is None else metadata.last_fragment.ensemble
 
-    def _is_closed(self, ledger: _Ledger) -> bool:
+    def _is_closed(self, ledger: _OneLedger) -> bool:
         metadata = self._life.history.ledgers[ledger.ledger_id].metadata
         return metadata is not None and metadata.is_closed
 
-    def _last_entry_of(self, machine: BookieMachine, ledger: _Ledger) -> int:
+    def _last_entry_of(self, machine: BookieMachine, ledger: _OneLedger) -> int:
         bookie = machine.bookie
         return -1 if bookie is None else bookie.storage.last_entry_id(ledger.ledger_id)
