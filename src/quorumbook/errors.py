@@ -441,4 +441,4 @@ class CookieMissingError(CookieError):
 
 
 class InternalError(QuorumbookError):
-    """Something that must always be true is not. This is a bug: please report it with the trace."""
+    """Something that must always be true is not. Please report this bug with its stack trace."""

@@ -30,7 +30,7 @@ class StreamError(QuorumbookError):
 
 
 class NamespaceNotBoundError(StreamError):
-    """The metadata node is no namespace of streams; the message says how to make it one."""
+    """This metadata path is not a namespace of streams; the message says how to make it one."""
 
     code = 506
 
