@@ -107,6 +107,8 @@ def test_usage_is_counted_by_bookie_stream_and_state(own_cluster, tmp_path, caps
 
 
 def test_usage_on_spark_prints_a_table_and_counts_lost_bookies(spark, own_cluster, capsys):
+    with own_cluster.connect() as client, client.create_ledger() as ledger:
+        ledger.append(b"x")
     words = ["spark", "usage", "--metadata", own_cluster.metadata_uri, "--json-report", "-"]
     assert main(words) == 0
     report = json.loads(capsys.readouterr().out)
