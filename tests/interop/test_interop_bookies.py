@@ -6,14 +6,10 @@ import asyncio
 
 import pytest
 
-from doubles.raw_client import RawClient
 from interop.peer_driver import PeerError, expected
 from interop.sides import SIDES, Shape, refusal
 from quorumbook.errors import NotEnoughBookiesError, QuorumbookError
-from quorumbook.metadata.ledgers import LedgerManager
-from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.status import V2_CODE, Status
-from quorumbook.protocol.v2 import packets as v2
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -102,45 +98,3 @@ async def test_what_one_side_deletes_leaves_the_bookies_of_both(
             while (code := await read_of(ours, bookie_id, ledger.id)) == Status.OK:
                 await asyncio.sleep(0.1)
             assert code == V2_CODE[Status.NO_LEDGER]
-
-
-def _of_a_stranger(ledger_id: int) -> bytes:
-    entry = digester(DigestType.CRC32C, b"theirs").seal(ledger_id, 0, -1, 1, b"x")
-    return b"".join(v2.encode_adds(master_key(b"theirs"), 0, [entry]))
-
-
-@pytest.mark.parametrize("kind", ["java", "mixed"])
-async def test_a_ledger_whose_id_a_stranger_takes_gets_another_one(
-    connect, cluster_of, monkeypatch, kind
-):
-    """Bookies of either side know a ledger by the first key that they hear of."""
-    cluster = await cluster_of(kind)
-    side = await connect("own", cluster.uri)
-    ports = [int(name.rpartition(":")[2]) for name in (*cluster.java, *cluster.own)]
-    strangers = [await RawClient.connect(port) for port in ports]
-    create, taken = LedgerManager.create, []
-
-    async def watched(self, metadata):
-        made = await create(self, metadata)
-        if not taken:
-            taken.append(metadata.ledger_id)
-            for stranger in strangers:
-                await stranger.ask(_of_a_stranger(metadata.ledger_id))
-        return made
-
-    monkeypatch.setattr(LedgerManager, "create", watched)
-    ledger = await side.create(Shape())
-    assert ledger.id not in taken
-    assert len(taken) == 1
-    # From then on it is the stranger who is refused, before anything was written.
-    ensemble = (await side.metadata(ledger.id)).ensembles[0]
-    for stranger, port in zip(strangers, ports, strict=True):
-        if f"127.0.0.1:{port}" in ensemble:
-            stranger.send(_of_a_stranger(ledger.id))
-            assert await stranger.add_codes(1) == [(0, V2_CODE[Status.UNAUTHORIZED])]
-        stranger.close()
-    await ledger.append("ours", [100] * 5)
-    await ledger.close()
-    reading = await (await connect("java-v3", cluster.uri)).open(ledger.id, Shape())
-    assert await reading.read(0, 4) == expected("ours", [100] * 5)
-    await reading.close()
