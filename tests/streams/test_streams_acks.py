@@ -232,7 +232,7 @@ async def test_one_reads_by_a_cursor_alone(ns: Namespace, other: Namespace) -> N
         with pytest.raises(CursorBusyError, match="test-") as busy:
             await other.stream("s").reader(cursor="c", exclusive=True)
         assert busy.value.owner.startswith("test-")
-        with pytest.raises(CursorConflictError, match="alone"):
+        with pytest.raises(CursorConflictError, match="for itself"):
             await (await other.stream("s").cursor("c")).delete()
         waiting = asyncio.ensure_future(_read_alone(other.stream("s")))
         await reader.read(5)
