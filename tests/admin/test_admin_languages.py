@@ -54,12 +54,16 @@ async def test_each_language_appends_once_and_consumes_with_twenty_lines(tmp_pat
                 assert not (missing and "CI" in os.environ), missing
                 if missing:
                     continue
-                first = await _run(words, server.url, token)
-                own = f'{{"from":"{language}"}}'
-                assert first.startswith("duplicate: false\n"), first
-                assert own in first.splitlines()
+                said = (await _run(words, server.url, token)).splitlines()
+                assert said[0] == "duplicate: false", said
+                while f'{{"from":"{language}"}}' not in said:
+                    # A group takes what readers may see, which a record is a little later.
+                    again = (await _run(words, server.url, token)).splitlines()
+                    assert again[0] == "duplicate: true", again
+                    said += again
                 before += 1
-                assert first.endswith(f"acknowledged: {before}\n"), first
+                counts = [int(line.split()[1]) for line in said if line.startswith("acknow")]
+                assert sum(counts) == before, said
             headers = {"Authorization": f"Bearer {token}"}
             async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
                 body = {"records": [{"text": "again"}]}
