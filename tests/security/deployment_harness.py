@@ -191,4 +191,5 @@ def printed(page: str) -> list[str]:
     """Return the commands that a how-to of deployment prints, one each."""
     text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
     blocks = re.findall(r"^ *```sh\n(.*?)```$", text, re.MULTILINE | re.DOTALL)
-    return [line.strip() for block in blocks for line in block.splitlines()]
+    whole = (re.sub(r"\\\n *", "", block) for block in blocks)  # what goes on in the next line
+    return [line.strip() for block in whole for line in block.splitlines()]
