@@ -139,7 +139,7 @@ def test_what_cannot_be_decoded_is_refused_before_anything_is_read(read, cluster
     ):
         with pytest.raises(ConfigError, match=what):
             read(**options, decode="schema")
-    with pytest.raises(ConfigError, match="say decode=schema"):
+    with pytest.raises(ConfigError, match="onBadRecord needs decode=schema"):
         read(f"stream:{made}", onBadRecord="drop")
     given = {"metadataServiceUri": cluster.metadata_uri, "path": f"stream:{made}"}
     source = Source({**given, "decode": "schema"})

@@ -267,7 +267,7 @@ def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
           "d"], "no --bad-records"),
         (["--from", "stream:a", "--decode", "n int", "--dead-letters", "a"], "does not read"),
         (["--from", "stream:*", "--decode", "n int", "--dead-letters", "d"], "does not read"),
-        (["--from", "stream:*", "--decode", "schema"], "--from is one stream"),
+        (["--from", "stream:*", "--decode", "schema"], "--from must name one stream"),
         (["--from", "stream:a", "--decode", "schema"], "stream a has no schema"),
     ):  # fmt: skip
         assert main([*words, *more]) != 0
