@@ -308,7 +308,7 @@ def test_full_disks_give_to_empty_ones(cluster, run, monkeypatch):
         yield full, BookieDisk(total, total // 2)
         yield empty, BookieDisk(total, total - total // 4)
 
-    monkeypatch.setattr(moving, "_disks", disks)
+    monkeypatch.setattr("quorumbook.autorecovery.copying.balance_plan._disks", disks)
     rows = run(cluster, "balance", "--dry-run")
     assert rows
     assert {(row["source"], row["target"]) for row in rows} == {(full, empty)}

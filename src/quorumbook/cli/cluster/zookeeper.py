@@ -67,7 +67,7 @@ def _ensemble(servers: str | None, number: int | None) -> tuple[list[Member], in
 
     if servers is None:
         if number is not None:
-            raise click.UsageError("add --id: it says which of --servers this is")
+            raise click.UsageError("add --servers: --id says which of them this is")
         return [], 0
     members = []
     for text in servers.split(","):
