@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from quorumbook.client.reading.tabular import needs_extra
 from quorumbook.client.tables.cluster import TABLES, Client
@@ -21,16 +21,11 @@ _ROWS_OF_A_BATCH = 1000
 class TabularMetadata:
     """What has tables of metadata; needs the extra ``[arrow]``."""
 
+    #: What makes the rows of each table.
+    _TABLES: ClassVar[Mapping[str, Callable[[Any], AsyncGenerator[Row, None]]]]
+
     def _schema_of(self, table: str) -> pa.Schema:
         """Return the columns of a table that there is."""
-        raise NotImplementedError
-
-    def _rows_of(self, table: str) -> AsyncGenerator[Row, None]:
-        """Yield the rows of a table that there is."""
-        raise NotImplementedError
-
-    def _tables(self) -> Sequence[str]:
-        """Return the names of the tables."""
         raise NotImplementedError
 
     async def to_arrow(self, table: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -46,8 +41,8 @@ class TabularMetadata:
             ConfigError: there is no such table or column, or pyarrow is missing.
             MetadataUnavailableError: the metadata store cannot be reached.
         """
-        if table not in self._tables():
-            near = difflib.get_close_matches(table, self._tables(), 1, 0.5) or self._tables()
+        if table not in self._TABLES:
+            near = difflib.get_close_matches(table, self._TABLES, 1, 0.5) or self._TABLES
             raise ConfigError(f"there is no table {table!r} here; the nearest: {', '.join(near)}")
         with needs_extra("'quorumbook[arrow]'"):
             import pyarrow as pa  # noqa: PLC0415
@@ -56,7 +51,7 @@ class TabularMetadata:
         schema = schema_of(self._schema_of(table), columns, f"rows of {table}")
         batches: list[pa.RecordBatch] = []
         held: list[Row] = []
-        async with contextlib.aclosing(self._rows_of(table)) as rows:
+        async with contextlib.aclosing(self._TABLES[table](self)) as rows:
             async for row in rows:
                 held.append(row)
                 if len(held) == _ROWS_OF_A_BATCH:
@@ -81,13 +76,9 @@ class TabularMetadata:
 class TabularCluster(TabularMetadata, Client):
     """A client, whose cluster has tables."""
 
-    def _tables(self) -> Sequence[str]:
-        return list(TABLES)
+    _TABLES = TABLES
 
     def _schema_of(self, table: str) -> pa.Schema:
         from quorumbook.client.tables.columns import SCHEMAS  # noqa: PLC0415 - has pyarrow
 
         return SCHEMAS[table]
-
-    def _rows_of(self, table: str) -> AsyncGenerator[Row, None]:
-        return TABLES[table](self)

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import ActorsLife
+from quorumbook.errors import QuorumbookError
+from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last, tried
 from quorumbook.sim.actors.streams import made
 from quorumbook.sim.process import Process
 from quorumbook.streams import (
@@ -44,7 +44,7 @@ async def produce(life: ActorsLife, process: Process) -> None:
     tape, count = life.tape, 0
     async with _orders(life, process) as orders:
         while life.is_rough:
-            try:
+            with tried(life, process):
                 # Nobody else writes it, but a life before this one.
                 async with orders.writer(takeover="force", retention_interval_s=0) as writer:
                     for _ in range(1 + tape.below(6)):
@@ -54,10 +54,6 @@ async def produce(life: ActorsLife, process: Process) -> None:
                         await asyncio.sleep(tape.between(0, 0.3))
                         if not life.is_rough:
                             break
-            except ConfigError as error:
-                life.history.violation(f"{process.name} is told that it is wrong: {error}")
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "fails", type(error).__name__)
             await asyncio.sleep(tape.between(0, 1))
 
 
@@ -76,7 +72,7 @@ async def consume(life: ActorsLife, process: Process) -> None:
         while life.is_rough:
             lives += 1
             member = f"{process.name}.{process.number}.{lives}"
-            try:
+            with tried(life, process):
                 async with _joined(life, orders, member) as consumer:
                     for _ in range(1 + tape.below(30)):
                         deliveries = await consumer.read(1 + tape.below(8), wait_s=_WAIT_S)
@@ -87,10 +83,6 @@ async def consume(life: ActorsLife, process: Process) -> None:
                             await _commit(life, consumer, member, tape.pick(deliveries))
                         if not life.is_rough:
                             break
-            except ConfigError as error:
-                life.history.violation(f"{process.name} is told that it is wrong: {error}")
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "fails", type(error).__name__)
             await asyncio.sleep(tape.between(0, 0.5))
 
 
@@ -128,19 +120,16 @@ async def consume_the_rest(life: ActorsLife, process: Process) -> None:
                     await partition.recover()
                     break
                 await asyncio.sleep(1)
-        while True:
-            try:
-                async with _joined(life, orders, process.name) as consumer:
-                    while True:
-                        deliveries = await consumer.read(wait_s=_WAIT_S)
-                        if not deliveries and life.groups.is_read():
-                            return
-                        for each in deliveries:
-                            sequence_id = each.record.sequence_id
-                            life.groups.judged(process.name, each.partition, sequence_id)
-                            _take(life, process.name, each)
-            except ConfigError:
-                raise
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "reads again", type(error).__name__)
-                await asyncio.sleep(1)
+
+        async def read() -> None:
+            async with _joined(life, orders, process.name) as consumer:
+                while True:
+                    deliveries = await consumer.read(wait_s=_WAIT_S)
+                    if not deliveries and life.groups.is_read():
+                        return
+                    for each in deliveries:
+                        sequence_id = each.record.sequence_id
+                        life.groups.judged(process.name, each.partition, sequence_id)
+                        _take(life, process.name, each)
+
+        await read_at_last(life, process, read)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Protocol
 
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
@@ -66,17 +66,41 @@ async def started(life: ActorsLife, process: Process) -> AsyncIterator[SimClient
     yield client
 
 
+@contextlib.contextmanager
+def tried(
+    life: ActorsLife, process: Process, wrong: tuple[type[QuorumbookError], ...] = (ConfigError,)
+) -> Iterator[None]:
+    """Go on after a failure; to be told that one is wrong is a violation."""
+    try:
+        yield
+    except wrong as error:
+        # The cluster has nothing to do with it.
+        life.history.violation(f"{process.name} is told that it is wrong: {error}")
+    except QuorumbookError as error:
+        life.kernel.trace.note(process.name, "fails", type(error).__name__)
+
+
+async def read_at_last(
+    life: ActorsLife, process: Process, read: Callable[[], Awaitable[None]]
+) -> None:
+    """Read once all is well again, and once more after a failure, until none is left."""
+    while True:
+        try:
+            await read()
+            return
+        except ConfigError:
+            raise
+        except QuorumbookError as error:
+            life.kernel.trace.note(process.name, "reads again", type(error).__name__)
+            await asyncio.sleep(1)
+
+
 async def write(life: ActorsLife, process: Process) -> None:
     """Write ledgers, one after the other."""
     async with started(life, process) as client:
         while life.is_rough and len(life.history.own_ids) < life.plan.ledgers_max:
-            try:
+            with tried(life, process, (ConfigError, LocalProtocolError)):
                 await _write_one(life, process, client)
-            except (ConfigError, LocalProtocolError) as error:
-                # The cluster has nothing to do with it.
-                life.history.violation(f"{process.name} is told that it is wrong: {error}")
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "fails", type(error).__name__)
             await asyncio.sleep(life.tape.between(0, 0.5))
 
 

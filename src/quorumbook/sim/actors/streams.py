@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, TypeVar
 
 from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import ActorsLife, started
+from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last, started, tried
 from quorumbook.sim.process import Process
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
 
@@ -68,12 +68,8 @@ async def produce(life: ActorsLife, process: Process) -> None:
     """Write the stream whenever it can be had."""
     async with stream_of(life, process) as stream:
         while life.is_rough:
-            try:
+            with tried(life, process):
                 await _produce_once(life, process.name, stream)
-            except ConfigError as error:
-                life.history.violation(f"{process.name} is told that it is wrong: {error}")
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "fails", type(error).__name__)
             await asyncio.sleep(life.tape.between(0, 1))
 
 
@@ -131,21 +127,17 @@ async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:
 async def read_to_the_end(life: ActorsLife, process: Process) -> None:
     """When all is well again: read all there is."""
     async with stream_of(life, process) as stream:
-        while True:
-            try:
-                await stream.recover()
-                payloads: list[bytes] = []
-                first = before = None
-                async with stream.reader(tail=False) as reader:
-                    async for record in reader:
-                        life.streams.read(process.name, before, record.sequence_id, record.payload)
-                        before = record.sequence_id
-                        first = before if first is None else first
-                        payloads.append(record.payload)
-                life.streams.read_all(process.name, first or 0, payloads)
-                return
-            except ConfigError:
-                raise
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "reads again", type(error).__name__)
-                await asyncio.sleep(1)
+
+        async def read() -> None:
+            await stream.recover()
+            payloads: list[bytes] = []
+            first = before = None
+            async with stream.reader(tail=False) as reader:
+                async for record in reader:
+                    life.streams.read(process.name, before, record.sequence_id, record.payload)
+                    before = record.sequence_id
+                    first = before if first is None else first
+                    payloads.append(record.payload)
+            life.streams.read_all(process.name, first or 0, payloads)
+
+        await read_at_last(life, process, read)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import ActorsLife
+from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last
 from quorumbook.sim.actors.streams import made
 from quorumbook.sim.process import Process
 from quorumbook.streams import Namespace, StreamPolicy
@@ -92,18 +92,14 @@ async def _commit_one(life: ActorsLife, app: Application, batch: int, who: str) 
 async def read_to_the_end(life: ActorsLife, process: Process) -> None:
     """When all is well again: read all streams."""
     async with _namespace(life, process) as namespace:
-        while True:
-            try:
-                rows: dict[str, list[bytes]] = {}
-                for name in STREAMS:
-                    stream = namespace.stream(name)
-                    await stream.recover()
-                    async with stream.reader(tail=False) as reader:
-                        rows[name] = [record.payload async for record in reader]
-                life.transactions.read_all(rows)
-                return
-            except ConfigError:
-                raise
-            except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "reads again", type(error).__name__)
-                await asyncio.sleep(1)
+
+        async def read() -> None:
+            rows: dict[str, list[bytes]] = {}
+            for name in STREAMS:
+                stream = namespace.stream(name)
+                await stream.recover()
+                async with stream.reader(tail=False) as reader:
+                    rows[name] = [record.payload async for record in reader]
+            life.transactions.read_all(rows)
+
+        await read_at_last(life, process, read)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
+
+from quorumbook.spark.svg import svg_text
 
 _CELL_W, _CELL_H = 40, 26
 _LEFT, _TOP, _BOTTOM = 190, 76, 56
@@ -32,18 +33,18 @@ def heatmap(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" font-family="sans-serif" font-size="12" fill="#222">',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        _text(20, 28, "How late flights left New York in 2013, in minutes", size=17, weight=600),
-        _text(20, 48, "by carrier, worst first, and planned hour of departure", fill="#666"),
+        svg_text(20, 28, "How late flights left New York in 2013, in minutes", size=17, weight=600),
+        svg_text(20, 48, "by carrier, worst first, and planned hour of departure", fill="#666"),
     ]
     for column, hour in enumerate(hours):
         x = _LEFT + _CELL_W * column + _CELL_W // 2
-        parts.append(_text(x, _TOP - 8, f"{hour}", anchor="middle", fill="#666"))
+        parts.append(svg_text(x, _TOP - 8, f"{hour}", anchor="middle", fill="#666"))
     for row, carrier in enumerate(carriers):
         y = _TOP + _CELL_H * row
-        parts.append(_text(20, y + 17, names.get(carrier, carrier)))
+        parts.append(svg_text(20, y + 17, names.get(carrier, carrier)))
         for column, hour in enumerate(hours):
             parts += _cell(_LEFT + _CELL_W * column, y, means.get((carrier, hour)))
-    parts.append(_text(20, height - 20, note, fill="#666"))
+    parts.append(svg_text(20, height - 20, note, fill="#666"))
     parts.append("</svg>\n")
     return "\n".join(parts)
 
@@ -68,18 +69,8 @@ def _cell(x: int, y: int, found: tuple[int, float] | None) -> list[str]:
     return [
         f'<rect x="{x + 1}" y="{y + 1}" width="{_CELL_W - 2}" height="{_CELL_H - 2}" rx="3"'
         f' fill="{colour}"/>',
-        _text(
+        svg_text(
             x + _CELL_W // 2, y + 17, f"{round(mean)}",
             anchor="middle", fill="#fff" if share > 0.55 else "#222",
         ),
     ]  # fmt: skip
-
-
-def _text(
-    x: int, y: int, text: str, *, size: int = 12, weight: int = 400,
-    anchor: str = "start", fill: str = "#222",
-) -> str:  # fmt: skip
-    return (
-        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}"'
-        f' fill="{fill}">{html.escape(text)}</text>'
-    )

@@ -7,7 +7,7 @@ small and made by one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_type
@@ -35,16 +35,14 @@ from quorumbook.client.tables.ledgers import (
     undamaged,
 )
 from quorumbook.env import logger
-from quorumbook.errors import MetadataFormatError, QuorumbookError
+from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.pool import ClusterClient
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
-    CorruptRecordsError,
     NamespaceNotBoundError,
-    UnsupportedFormatError,
 )
 from quorumbook.streams.tables import columns as columns_of_streams
 from quorumbook.streams.tables import rows as of_streams
@@ -154,15 +152,6 @@ def _of_streams(table: str) -> Callable[[ClusterClient, ReadOptions], AsyncGener
     return rows
 
 
-@contextlib.contextmanager
-def _named(what: str) -> Iterator[None]:
-    """Log what is damaged, and go on without it."""
-    try:
-        yield
-    except (MetadataFormatError, CorruptRecordsError, UnsupportedFormatError) as error:
-        _log.error("not known is %s: %s", what, error)
-
-
 async def _transaction_rows(
     cluster: ClusterClient, options: ReadOptions
 ) -> AsyncGenerator[Row, None]:
@@ -173,7 +162,7 @@ async def _transaction_rows(
         places.append(Place(cluster.client, namespace, root))
     for path, place in {place.path: place for place in places}.items():
         for application in await list_applications(place.store, path):
-            with _named(f"application {application}"):
+            with of_streams.named(f"application {application}"):
                 yield await _application_row(TransactionNodes(place.store, path, application))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep
 from quorumbook.spark.pipeline.numbers import StepNumbers
+from quorumbook.spark.svg import svg_text
 
 _W, _H, _GAP_X, _GAP_Y, _EDGE, _TOP = 190, 58, 110, 22, 20, 60
 _STREAM, _LETTERS, _LINE = "#eef3f8", "#fbeeee", "#8a99a8"
@@ -51,7 +51,7 @@ def graph(pipeline: Pipeline, numbers: Mapping[str, StepNumbers]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" font-family="sans-serif" font-size="12" fill="#222">',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        _text(_EDGE, 32, pipeline.whole.name, size=17, weight=600),
+        svg_text(_EDGE, 32, pipeline.whole.name, size=17, weight=600),
     ]
     for edge in edges:
         parts += _drawn_edge(places[edge.begin], places[edge.end], edge.label)
@@ -119,7 +119,7 @@ def _drawn_edge(begin: tuple[int, int], end: tuple[int, int], label: str) -> lis
         f'<path d="M{x1} {y1} C{middle} {y1} {middle} {y2} {x2 - 6} {y2}" fill="none"'
         f' stroke="{_LINE}" stroke-width="1.5"/>',
         f'<path d="M{x2 - 7} {y2 - 4} L{x2} {y2} L{x2 - 7} {y2 + 4} Z" fill="{_LINE}"/>',
-        _text(middle, (y1 + y2) // 2 - 5, label, anchor="middle", fill="#555"),
+        svg_text(middle, (y1 + y2) // 2 - 5, label, anchor="middle", fill="#555"),
     ]
 
 
@@ -129,19 +129,9 @@ def _drawn_node(x: int, y: int, node: _Box) -> list[str]:
     return [
         f'<rect x="{x}" y="{y}" width="{_W}" height="{_H}" rx="{radius}" fill="{node.fill}"'
         f' stroke="{_LINE}"/>',
-        _text(x + _W // 2, line, node.title, anchor="middle", weight=600),
+        svg_text(x + _W // 2, line, node.title, anchor="middle", weight=600),
         *(
-            _text(x + _W // 2, line + 15 * number, text, anchor="middle", size=11, fill="#444")
+            svg_text(x + _W // 2, line + 15 * number, text, anchor="middle", size=11, fill="#444")
             for number, text in enumerate(node.lines, 1)
         ),
     ]
-
-
-def _text(
-    x: int, y: int, text: str, *, size: int = 12, weight: int = 400,
-    anchor: str = "start", fill: str = "#222",
-) -> str:  # fmt: skip
-    return (
-        f'<text x="{x}" y="{y}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}"'
-        f' fill="{fill}">{html.escape(text)}</text>'
-    )

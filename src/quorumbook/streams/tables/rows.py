@@ -57,7 +57,7 @@ async def _stream_rows(namespace: Streams) -> AsyncGenerator[Row, None]:
 
 
 @contextlib.contextmanager
-def _named(what: str) -> Iterator[None]:
+def named(what: str) -> Iterator[None]:
     """Log what is damaged, and go on without it."""
     try:
         yield
@@ -86,11 +86,11 @@ async def segment_rows(namespace: Streams, name: str) -> AsyncGenerator[Row, Non
         where = f"segment {metadata.number} of stream {name}"
         stored = None
         if metadata.number in in_files:
-            with _named(f"the files of {where}"):
+            with named(f"the files of {where}"):
                 stored = await tier.read(metadata.number)
         length = None
         try:
-            with _named(f"the ledger of {where}"):
+            with named(f"the ledger of {where}"):
                 found = await namespace.client.ledger_metadata(metadata.ledger_id)
                 length = found.length if found.is_closed else None
         except NoSuchLedgerInMetadataError:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
-from quorumbook.client.tables.ledgers import Row
 from quorumbook.client.tables.tabular import TabularMetadata
 from quorumbook.streams.tables.rows import TABLES, Streams
 
@@ -16,13 +14,9 @@ if TYPE_CHECKING:
 class TabularNamespace(TabularMetadata, Streams):
     """A namespace, whose streams have tables."""
 
-    def _tables(self) -> Sequence[str]:
-        return list(TABLES)
+    _TABLES = TABLES
 
     def _schema_of(self, table: str) -> pa.Schema:
         from quorumbook.streams.tables.columns import SCHEMAS  # noqa: PLC0415 - has pyarrow
 
         return SCHEMAS[table]
-
-    def _rows_of(self, table: str) -> AsyncGenerator[Row, None]:
-        return TABLES[table](self)
