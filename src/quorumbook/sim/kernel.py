@@ -139,23 +139,25 @@ class Kernel:
         self.now_ns = 0
         self.tape = Tape(seed, calm)
         self.trace = Trace(self, keep=keep_trace)
-        self.events = 0
         #: For jobs that stop in the middle.
         self.carriers = Carriers()
         self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
 
+    @property
+    def events(self) -> int:
+        """How many there were."""
+        return self._sequence - len(self._queue)
+
     def at(self, when_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something called at a moment, or as soon as possible."""
-        self._sequence += 1
-        when_ns = max(when_ns, self.now_ns)
-        heappush(self._queue, (when_ns, self._sequence, callback, arguments))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._queue, (max(when_ns, self.now_ns), sequence, callback, arguments))
 
     def after(self, delay_ns: int, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something called after a time."""
-        self._sequence += 1
-        when_ns = self.now_ns + delay_ns
-        heappush(self._queue, (when_ns, self._sequence, callback, arguments))
+        self._sequence = sequence = self._sequence + 1
+        heappush(self._queue, (self.now_ns + delay_ns, sequence, callback, arguments))
 
     def run(self, is_over: Callable[[], bool], limit_ns: int) -> bool:
         """Let things happen until a condition holds; False if it does not by a moment."""
@@ -169,7 +171,6 @@ class Kernel:
                     self.now_ns = max(self.now_ns, limit_ns)
                     return False
                 self.now_ns, _, callback, arguments = heappop(queue)
-                self.events += 1
                 callback(*arguments)
         return True
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from asyncio import events
+from asyncio import events, format_helpers
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, cast
@@ -54,6 +54,52 @@ class _Task(asyncio.Task[Any]):
         return self._number
 
 
+class _Handle(asyncio.Handle):
+    """asyncio's, made faster: there is one for each callback."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._source_traceback = self._repr = None
+
+
+class _Timer(asyncio.TimerHandle):
+    """The same for what has its time."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = self._scheduled = False
+        self._source_traceback = self._repr = None
+        self._when = when
+
+
+#: A handle, or what comes from outside: a function and its arguments.
+_Ready = asyncio.Handle | tuple[Callable[..., object], tuple[Any, ...]]
+
+
 class EscapeError(RuntimeError):
     """Simulated code asked the real machine for something."""
 
@@ -69,8 +115,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, kernel: Kernel, on_error: Callable[[dict[str, Any]], None]) -> None:
         self._kernel = kernel
         self._on_error = on_error
-        self._ready: deque[asyncio.Handle] = deque()
-        self._held: list[asyncio.Handle] = []
+        self._unit = kernel.tape.unit
+        self._ready: deque[_Ready] = deque()
+        self._held: list[_Ready] = []
+        self._run_outside = contextvars.Context().run
         self._is_awake = False
         self._numbers = 0
         self._tasks: list[asyncio.Task[Any]] = []
@@ -135,7 +183,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Have something called in the next turn."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
         if not self._is_awake:
             self._wake()
@@ -168,8 +216,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Have something called at a moment."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._kernel.at(round(when * SECOND), self.arrive, handle)
+        handle = _Timer(when, callback, args, self, context)
+        self._kernel.at(round(when * SECOND), self._is_due, handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -191,17 +239,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def deliver(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have something from outside called, when the process gets to it."""
-        if not self.is_dead:
-            self.arrive(asyncio.Handle(callback, arguments, self))
-
-    def arrive(self, handle: asyncio.Handle) -> None:
-        """Take in what is due."""
-        if handle._cancelled or self.is_dead:
+        if self.is_dead:
             return
         if self.is_paused:
-            self._held.append(handle)
+            self._held.append((callback, arguments))
             return
-        self._ready.append(handle)
+        self._ready.append((callback, arguments))
         if not self._is_awake:
             self._wake()
 
@@ -238,36 +281,59 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 except BaseException:  # noqa: S112 - clean-up in a world that is no more
                     continue
 
+    def _is_due(self, handle: asyncio.TimerHandle) -> None:
+        if handle._cancelled or self.is_dead:
+            return
+        if self.is_paused:
+            self._held.append(handle)
+            return
+        self._ready.append(handle)
+        if not self._is_awake:
+            self._wake()
+
     def _wake(self) -> None:
         if self.is_dead or self.is_paused:
             return
         self._is_awake = True
-        kernel = self._kernel
-        delay_ns = int(kernel.tape.unit() * _TURN_DELAY_NS)
-        kernel.at(kernel.now_ns + delay_ns, self._turn)
+        self._kernel.after(int(self._unit() * _TURN_DELAY_NS), self._turn)
 
     def _turn(self) -> None:
         """Run what is ready, and mostly what that makes ready at once, too."""
         if self.is_dead or self.is_paused:
             self._is_awake = False
             return
-        ready, unit = self._ready, self._kernel.tape.unit
+        ready: deque[Any] = self._ready
+        run_outside = self._run_outside
         events._set_running_loop(self)
         try:
             while ready:
                 for _ in range(len(ready)):
-                    handle = ready.popleft()
-                    if not handle._cancelled:
-                        handle._run()
-                        if self.is_dead:
-                            return
-                if unit() < _PAUSES:
+                    each = ready.popleft()
+                    # What a handle does on its own, without a call of Python's for it.
+                    try:
+                        if isinstance(each, tuple):
+                            run_outside(each[0], *each[1])
+                        elif not each._cancelled:
+                            each._context.run(each._callback, *each._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self._failed(each, error)
+                    if self.is_dead:
+                        return
+                if self._unit() < _PAUSES:
                     break
         finally:
             events._set_running_loop(None)
         self._is_awake = False
         if ready:
             self._wake()
+
+    def _failed(self, each: Any, error: BaseException) -> None:
+        callback, arguments = each if isinstance(each, tuple) else (each._callback, each._args)
+        source = format_helpers._format_callback_source(callback, arguments)
+        message = f"Exception in callback {source}"
+        self.call_exception_handler({"message": message, "exception": error, "handle": each})
 
 
 @contextlib.contextmanager

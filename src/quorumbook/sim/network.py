@@ -78,7 +78,7 @@ class SimulatedNetwork:
 
     def piece_arrives(self, source: str, target: str) -> None:
         """A piece is about to arrive."""
-        found = self._awaited.get((source, target))
+        found = self._awaited.get((source, target)) if self._awaited else None
         if found is None:
             return
         left, act = found[0] - 1, found[1]
@@ -279,8 +279,8 @@ class Transport(asyncio.Transport):
         self._is_full = False
         #: How many bytes it still carries, if something ends it.
         self.carries_bytes: int | None = None
-        #: What lies here and was not taken in.
-        self._inbox_bytes = 0
+        #: What lies here and was not taken in: more than enough, and the sender has to wait.
+        self.inbox_bytes = 0
 
     # For the protocol
 
@@ -398,19 +398,18 @@ class Transport(asyncio.Transport):
 
     def _schedule(self) -> None:
         network = self._network
-        kernel = network.kernel
-        arrival_ns = max(kernel.now_ns + network.latency_ns(), self._last_arrival_ns)
-        self._last_arrival_ns = arrival_ns
-        kernel.at(arrival_ns, self._arrives)
+        arrival_ns = network.kernel.now_ns + network.latency_ns()
+        self._last_arrival_ns = arrival_ns = max(arrival_ns, self._last_arrival_ns)
+        network.kernel.at(arrival_ns, self._arrives)
 
     def _arrives(self) -> None:
         peer, network = self.peer, self._network
         assert peer is not None
         network.piece_arrives(self.process.name, peer.process.name)
-        if (self.process.name, peer.process.name) in network.cuts:
+        if network.cuts and (self.process.name, peer.process.name) in network.cuts:
             self._held += 1
             return
-        if peer.is_full_inbox and not peer.is_over:
+        if peer.inbox_bytes > _INBOX_BYTES and not peer.is_over:
             # Nobody takes anything in over there: the sender learns it by its own full buffer.
             self._held += 1
             return
@@ -422,7 +421,7 @@ class Transport(asyncio.Transport):
                 if self.carries_bytes <= 0:
                     # The rest never gets there.
                     piece = piece[: len(piece) + self.carries_bytes]
-            peer.take_in(len(piece))
+            peer.inbox_bytes += len(piece)
         if not peer.is_over:
             peer.process.loop.deliver(peer.receive, piece)
             if self.carries_bytes is not None and self.carries_bytes <= 0:
@@ -431,15 +430,6 @@ class Transport(asyncio.Transport):
         elif not self.is_over and (not peer.process.is_dead or peer.process.is_machine_up):
             # A half open one stays so until another life of that machine says that it is none.
             self.reset()
-
-    @property
-    def is_full_inbox(self) -> bool:
-        """Tell whether it takes no more in before its process does."""
-        return self._inbox_bytes > _INBOX_BYTES
-
-    def take_in(self, size: int) -> None:
-        """Count what arrived."""
-        self._inbox_bytes += size
 
     def _taken(self, size: int) -> None:
         self._unsent_bytes -= size
@@ -465,7 +455,7 @@ class Transport(asyncio.Transport):
         while self._unread and not self._is_paused and not self._is_lost and not self.is_over:
             joined = b"".join(self._unread)
             self._unread.clear()
-            was_full, self._inbox_bytes = self.is_full_inbox, 0
+            was_full, self.inbox_bytes = self.inbox_bytes > _INBOX_BYTES, 0
             if was_full and self.peer is not None:
                 self.peer.release()
             self._protocol.data_received(joined)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -147,7 +148,8 @@ class _WatchStream:
             wanted = request.create_request
             watched = self._watched[wanted.watch_id] = Watched.of(wanted)
             changes = self._etcd.state.changes
-            missed = [each for each in changes if each.revision >= wanted.start_revision]
+            behind = bisect_left(changes, wanted.start_revision, key=lambda each: each.revision)
+            missed = changes[behind:]
             self._send(watched, watched.events(missed))
 
     def _send(self, watched: Watched, events: list[Any]) -> None:

@@ -198,7 +198,8 @@ class EtcdState:
         if request.revision and request.revision != self.revision:
             raise OldRevisionError("required revision has been compacted")
         if request.range_end:
-            keys = sorted(k for k in self.entries if request.key <= k < request.range_end)
+            first, end = request.key, request.range_end
+            keys = sorted(k for k in self.entries if first <= k < end)
         else:
             keys = [request.key] if request.key in self.entries else []
         found = messages["RangeResponse"](header=self.header(), count=len(keys))
