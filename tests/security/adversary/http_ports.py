@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
+from collections.abc import Sequence
 
+from quorumbook.admin.http.endpoint import Endpoint
+from quorumbook.admin.server import all_endpoints
 from quorumbook.protocol.v3 import client as v3
 from security.adversary.prey import Attack, Prey
 
@@ -112,4 +116,44 @@ async def restless_followers(prey: Prey, dice: random.Random) -> None:
                 wire.reset()
 
 
-ATTACKS: tuple[Attack, ...] = (hidden_requests, restless_followers)
+#: Values of JSON that take the most for their bytes, or the longest.
+_PIECES = (b"[],", b"{},", b'{"a":1},', b"[[1]],", b"1e9,", b'"\\n",', b'"a",', b"[", b'{"a":')
+_SIZES = (1 << 16, 1 << 20, (8 << 20) - 1000, 8 << 20)
+_OURS: Sequence[Endpoint] = [each for each in all_endpoints() if each.path.startswith("/api/v2")]
+
+
+def largest_body(endpoint: Endpoint, dice: random.Random) -> bytes:
+    """Return a body of many values in one of an endpoint's fields, or in one that it has not."""
+    field = dice.choice([*endpoint.body, "x"])
+    piece, size = dice.choice(_PIECES), dice.choice(_SIZES)
+    if field in ("records", "entries") and dice.random() < 0.5:
+        field += '":[{"json'  # in what may be anything
+    begin, end = b'{"%s":[' % field.encode(), b"0]}"
+    end += b"]}" * field.count("[")
+    return begin + piece * ((size - len(begin) - len(end)) // len(piece)) + end
+
+
+async def largest_bodies(prey: Prey, dice: random.Random) -> None:
+    """Bodies of as many values as they can have, to every endpoint; whole, and broken off."""
+
+    async def send(endpoint: Endpoint, body: bytes, length: int) -> None:
+        async with prey.connected(prey.admin_port) as wire:
+            if prey.is_gated:
+                await wire.tls(asks=False)
+            path = re.sub(r"\{id\}|\{entry\}", "0", endpoint.path)
+            path = re.sub(r"\{\w+(:path)?\}", "kept", path)
+            head = f"{endpoint.method} {path} HTTP/1.1\r\nHost: localhost\r\n"
+            head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
+            head += "Connection: close\r\n\r\n"
+            await wire.send(head.encode() + body[:length])
+            came = await wire.taken(2 if length == len(body) else 0.1)
+            if b"HTTP/1.1 500" in came:
+                prey.wrong.append(f"largest bodies: {head[:80]!r} {body[:80]!r} gets {came!r}")
+
+    for endpoint in dice.sample(_OURS, 12):
+        body = largest_body(endpoint, dice)
+        length = len(body) if dice.random() < 0.8 else dice.randrange(len(body))
+        await send(endpoint, body, length)
+
+
+ATTACKS: tuple[Attack, ...] = (hidden_requests, restless_followers, largest_bodies)

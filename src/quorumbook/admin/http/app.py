@@ -1,14 +1,17 @@
 """From a request to an answer: who asks, what is asked, limits, and one problem for each error.
 
 A body is at most 8 MiB, a form 16 KiB, all bodies together 64 MiB, and a body that does not come in
-30 seconds is not waited for.  A client that takes no events in for so long is let go.
+30 seconds is not waited for.  All bodies together have at most a million values of JSON: lists of
+lists take 25 times their bytes.  A client that takes no events in for so long is let go.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -37,6 +40,10 @@ from quorumbook.metric_texts import text_of
 _log = logger("admin.http")
 _BODY_BYTES = 8 << 20
 _BODIES_BYTES = 64 << 20
+#: One takes 35 to 100 bytes as an object of Python.
+_VALUES_MAX = 1_000_000
+_STRINGS_MAX = 100_000
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BODY_S = 30.0
 _SEND_S = 30.0
 _EVENT_STREAMS = 64
@@ -64,6 +71,7 @@ class App:
         self.gate = gate
         self.endpoints = endpoints
         self._body_bytes = 0
+        self._body_values = 0
         self._event_streams = 0
         self._answers: Counter[int] = Counter()
         self._registry = CollectorRegistry()
@@ -202,12 +210,21 @@ class App:
         if expected > bytes_max:
             raise _too_large(bytes_max)
         if self._body_bytes + expected > _BODIES_BYTES:
-            raise ApiError(503, "busy", "too many bodies are being read; try again")
+            raise _busy()
         self._body_bytes += expected
+        values = 0
         try:
-            yield await self._read_body(request, bytes_max) if expected else b""
+            body = await self._read_body(request, bytes_max) if expected else b""
+            values = _values(body)
+            self._body_values += values
+            if values > _VALUES_MAX:
+                raise ApiError(413, "body-too-large", f"a body has at most {_VALUES_MAX:,} values")
+            if self._body_values > _VALUES_MAX:
+                raise _busy()
+            yield body
         finally:
             self._body_bytes -= expected
+            self._body_values -= values
 
     async def _read_body(self, request: WebRequest, bytes_max: int) -> bytes:
         pieces, size = [], 0
@@ -373,11 +390,33 @@ def _too_large(bytes_max: int) -> ApiError:
     return ApiError(413, "body-too-large", f"a body is at most {bytes_max:,} bytes")
 
 
+def _busy() -> ApiError:
+    return ApiError(503, "busy", "too many bodies are being read; try again")
+
+
+def _values(body: bytes) -> int:
+    """Return how many values a body has if it is JSON, before it is read as such."""
+
+    def separators(text: bytes) -> int:
+        return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+    found = separators(body)
+    if found <= _VALUES_MAX // 10:
+        return found
+    # Those in text are none; to look for strings takes longer, so not for any number of them.
+    return separators(_STRING.sub(b"", body, count=_STRINGS_MAX))
+
+
 def _object(data: bytes) -> dict[str, object]:
+    collects = gc.isenabled()
+    gc.disable()  # it would look through a million lists again and again while they become more
     try:
         found = json.loads(data, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         raise ApiError(400, "bad-json", "the body is not JSON") from None
+    finally:
+        if collects:
+            gc.enable()
     if not isinstance(found, dict):
         raise ApiError(400, "bad-json", "the body is not a JSON object")
     return found
