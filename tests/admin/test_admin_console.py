@@ -152,6 +152,19 @@ def test_commands_in_sentences_are_set_as_such(console):
         assert "`" not in page
 
 
+def test_pages_have_units_and_their_twins_the_raw_values(console):
+    with console.http() as http:
+        page = http.get("/ui/streams/orders/eu").text
+        twin = http.get("/ui/streams/orders/eu", headers={"Accept": "application/json"}).json()
+        assert "<dd>256 MiB</dd>" in page
+        assert "<dd>2 h</dd>" in page
+        policy = twin["stream"]["policy"]
+        assert (policy["roll_bytes"], policy["roll_interval_s"]) == (256 << 20, 7200)
+        bookie = http.get(f"/ui/bookies/{console.cluster.bookie_ids[0]}").text
+        assert "<dt>damaged ledgers</dt><dd>" in bookie
+        assert "damaged_ledgers" not in bookie
+
+
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
     options = {"password": b"open sesame", "digest_type": DigestType.HMAC}
     with console.cluster.connect() as client, client.create_ledger(**options) as ledger:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.admin.facts.words import at, counted, listed, since, sized
+from quorumbook.admin.facts.words import at, counted, listed, since, sized, taken, with_unit
 
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (3_456_000, "3.46 MB"), (10**30, "1e+12 EB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 KB"),
+        (999_600, "1 MB"),
+        (3_456_000, "3.46 MB"),
+        (10**30, "1e+12 EB"),
+    ],
 )
 def test_sizes(count, text):
     assert sized(count) == text
@@ -29,3 +36,32 @@ def test_counts_lists_and_times():
     assert listed([1, 2, 3, 4, 5]) == "1, 2, 3 and 2 more"
     assert at(1_700_000_000_000) == "2023-11-14T22:13:20Z"
     assert at(10**30) == str(10**30)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("roll_bytes", 1 << 20, "1 MiB"),
+        ("max_record_bytes", 1_040_364, "1,040,364 B"),
+        ("max_bytes_per_s", 1048576.0, "1 MiB/s"),
+        ("retain_time_s", 604800.0, "7 d"),
+        ("roll_interval_s", 5400, "90 min"),
+        ("roll_interval_s", 0.25, "0.25 s"),
+        ("retain_time_s", 0.0, "0"),
+        ("max_records_per_s", 100.0, "100"),
+        ("ensemble_size", 3, "3"),
+        ("retain_unconsumed", False, "no"),
+        ("placement", "", "\N{EN DASH}"),
+        ("compression", "lz4", "lz4"),
+    ],
+)
+def test_an_option_is_shown_exactly_in_the_unit_of_its_name(name, value, text):
+    assert with_unit(value, name) == text
+
+
+@pytest.mark.parametrize(
+    ("took_ms", "text"),
+    [(2046.2, "2,046 ms"), (99.96, "100 ms"), (34.16, "34.2 ms"), (0.0912, "0.0912 ms")],
+)
+def test_how_long_something_took(took_ms, text):
+    assert taken(took_ms) == text

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quorumbook.admin.facts.words import taken
+
 _WIDTH = 1000.0
 _LEAST = 12.0
 #: A part that is still written has no size yet.
@@ -86,7 +88,7 @@ def stage_boxes(
     boxes, at = [], 0.0
     for name, took in stages_ms.items():
         width = _WIDTH * took / took_ms if took_ms else 0.0
-        title = f"{words.get(name, name)}: {took:.3g} ms"
+        title = f"{words.get(name, name)}: {taken(took)}"
         boxes.append({"name": name, "x": at, "width": width, "title": title})
         at += width
     return boxes

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from quorumbook.admin.facts.words import taken
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import ConnectFailedError, LocalProtocolError
 
@@ -139,7 +140,7 @@ async def slow_operations(addresses: Mapping[BookieId, str], headers: Mapping[st
 def where_it_went(stages_ms: Mapping[str, float], count: int = 2) -> str:
     """Return the stages that took longest, in words."""
     longest = sorted(stages_ms.items(), key=lambda item: item[1], reverse=True)[:count]
-    return ", ".join(f"{STAGES.get(name, name)} {took:.3g} ms" for name, took in longest)
+    return ", ".join(f"{STAGES.get(name, name)} {taken(took)}" for name, took in longest)
 
 
 def of_kind(

@@ -4,6 +4,8 @@ counted(3, "ledger")          3 ledgers
 sized(3_400_000)              3.4 MB
 since(at_ms, now_ms)          2 min ago, in 3 h
 at(at_ms)                     2026-11-22T14:00:05Z
+taken(2046.2)                 2,046 ms
+with_unit(604800, "keep_s")   7 d
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -23,9 +26,14 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def sized(count: int) -> str:
     """Return a number of bytes in the largest unit that keeps a digit before the point."""
     value, unit = float(count), 0
-    while value >= 1000 and unit < len(_SIZES) - 1:
+    while value >= 999.5 and unit < len(_SIZES) - 1:
         value, unit = value / 1000, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.3g} {_SIZES[unit]}"
+
+
+def taken(took_ms: float) -> str:
+    """Return how long something took, to three digits or to the millisecond."""
+    return f"{took_ms:,.0f} ms" if took_ms >= 100 else f"{took_ms:.3g} ms"
 
 
 def since(at_ms: int, now_ms: int) -> str:
@@ -50,3 +58,25 @@ def listed(names: Sequence[object], limit: int = 3) -> str:
     """Return the first few names, and how many more there are."""
     shown = ", ".join(map(str, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
+
+
+def with_unit(value: object, name: str) -> str:
+    """Return an option's value, exactly, in the largest unit that divides it.
+
+    Args:
+        value: Bytes or seconds where the name says so; yes or no; anything else as it is.
+        name: The option's name, whose end is its unit.
+    """
+    stem = name.removesuffix("_per_s")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return str(value) or "\N{EN DASH}"
+    if value and stem.endswith("_bytes"):
+        size, unit = next(((s, u) for s, u in _BINARY if value % s == 0), (1, "B"))
+        return f"{value / size:,.15g} {unit}{'/s' if stem != name else ''}"
+    if value and name.endswith("_s") and stem == name:
+        spans = ((size // 1000, unit) for size, unit in _SPANS)
+        size, unit = next(((s, u) for s, u in spans if value % s == 0), (1, "s"))
+        return f"{value / size:,.15g} {unit}"
+    return f"{value:.15g}"
