@@ -27,7 +27,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small simulate-coverage kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release
+.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small simulate-coverage kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release release-address
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -197,6 +197,9 @@ lock: setup  ## Choose the newest versions for development and CI, and the oldes
 
 release: setup  ## Build wheel and sdist twice, compare and check them; uploads nothing.
 	$(BIN)/python -m tools.release
+
+release-address: setup  ## Once, before the first release: write the project's ADDRESS=https://... down.
+	$(BIN)/python -m tools.release --address '$(ADDRESS)'
 
 clean:  ## Remove .venv and everything generated.
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

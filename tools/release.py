@@ -1,15 +1,17 @@
-"""Builds what can be published, and checks it: ``python -m tools.release``.
+"""Builds what can be published, and checks it: ``python -m tools.release [--address URL]``.
 
 Wheel and sdist are built twice and must have the same bytes; twine looks at them.  The wheel is
 installed into empty environments, alone and with each extra, where it prints its version, writes
 its deployment files and imports the modules that need the extra.
 
 What an environment with all extras holds is the bill of materials, in the format of CycloneDX.
-Nothing is uploaded.
+Nothing is uploaded, and nothing is laid into ``dist/`` while pyproject.toml names no public address
+of the project: ``--address`` writes that down, once, and does nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -136,8 +138,59 @@ def scripts() -> list[tuple[str, str, str]]:
     ]
 
 
+def addresses(pyproject: str) -> dict[str, str]:
+    """Return the project's public addresses by name, as pyproject.toml has them."""
+    found: dict[str, str] = tomllib.loads(pyproject)["project"].get("urls", {})
+    return found
+
+
+def with_address(pyproject: str, address: str) -> str:
+    """Return pyproject.toml with the public address of the project's repository.
+
+    Raises:
+        ValueError: There is one already, or this is no public address.
+    """
+    if addresses(pyproject):
+        raise ValueError("pyproject.toml has [project.urls] already: change them there")
+    address = address.rstrip("/")
+    if not re.fullmatch(r"https://[\w-]+(\.[\w-]+)*\.[a-z]{2,}(/[\w.-]+)+", address):
+        raise ValueError(f"{address} is not the https:// address of a public repository")
+    table = "".join(
+        f'{name} = "{address}{path}"\n'
+        for name, path in (("Homepage", ""), ("Repository", ""), ("Issues", "/issues"))
+    )
+    before, scripts, after = pyproject.partition("[project.scripts]")
+    assert scripts
+    return f"{before}[project.urls]\n{table}\n{scripts}{after}"
+
+
+def name_address(address: str) -> None:
+    """Write the project's public address into pyproject.toml."""
+    file = ROOT / "pyproject.toml"
+    try:
+        text = with_address(file.read_text(encoding="utf-8"), address)
+    except ValueError as error:
+        sys.exit(str(error))
+    file.write_text(text, encoding="utf-8")
+    print("pyproject.toml has [project.urls]: look at them, commit, and run `make release` again.")
+
+
 def main() -> None:
-    """Build, compare, check, and say what is left."""
+    """Build, compare, check, and say what is left; or write down the project's address."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--address", metavar="URL", help="the repository's public address")
+    if (address := options.parse_args().address) is not None:
+        name_address(address)
+    else:
+        build_and_check()
+
+
+def build_and_check() -> None:
+    """Build, compare, check, and say what is left.
+
+    Without an address of the project it stops before ``dist/``: what cannot be published is not
+    laid where it would be taken from.
+    """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         built = directory / "first"
@@ -150,6 +203,12 @@ def main() -> None:
             tried = try_out(built, directory / f"with {extra}", *([extra] if extra else []))
             print(f"{tried} runs in an empty environment{extra and f' with [{extra}]'}", flush=True)
         try_out(built, directory / "everything", *extras())
+        if not addresses((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
+            sys.exit(
+                "All of this is well, but pyproject.toml names no public address of the project, "
+                "so nothing is in dist/.\n"
+                "Run `make release-address ADDRESS=https://...` once, with the repository's."
+            )
         dist = ROOT / "dist"
         dist.mkdir(exist_ok=True)
         materials = dist / "bill-of-materials.cdx.json"

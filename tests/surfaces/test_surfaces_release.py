@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -95,3 +96,54 @@ def test_an_extra_that_lacks_a_package_is_found(built, tmp_path, monkeypatch):
     with pytest.raises(subprocess.CalledProcessError) as caught:
         release.try_out(built[0][0], tmp_path / "empty", "demo")
     assert "No module named 'fastavro'" in caught.value.stderr
+
+
+#: A pyproject.toml before the first release.
+PYPROJECT = """
+[project]
+name = "quorumbook"
+optional-dependencies = { demo = [] }
+
+[project.scripts]
+quorumbook = "quorumbook.cli:main"
+"""
+
+
+def test_the_projects_address_is_written_down_once():
+    after = release.with_address(PYPROJECT, "https://code.example.org/us/quorumbook/")
+    assert release.addresses(after) == {
+        "Homepage": "https://code.example.org/us/quorumbook",
+        "Repository": "https://code.example.org/us/quorumbook",
+        "Issues": "https://code.example.org/us/quorumbook/issues",
+    }
+    assert tomllib.loads(after)["project"]["scripts"] == {"quorumbook": "quorumbook.cli:main"}
+    with pytest.raises(ValueError, match="already"):
+        release.with_address(after, "https://code.example.org/us/other")
+    wrong = ["", "quorumbook", "http://example.org/x", "https://127.0.0.1/x", "https://localhost/x"]
+    for address in (*wrong, "https://example.org", 'https://example.org/"x'):
+        with pytest.raises(ValueError, match="public repository"):
+            release.with_address(PYPROJECT, address)
+
+
+def test_what_has_no_public_address_is_not_laid_where_releases_are_taken_from(
+    monkeypatch, tmp_path
+):
+    file = tmp_path / "pyproject.toml"
+    file.write_text(PYPROJECT, encoding="utf-8")
+
+    def built(target):
+        target.mkdir()
+        (target / "quorumbook.whl").touch()
+        return {"quorumbook.whl": "0"}
+
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    monkeypatch.setattr(release, "build", built)
+    monkeypatch.setattr(release, "checked", lambda _: None)
+    monkeypatch.setattr(release, "try_out", lambda *_: "quorumbook 0.1.0")
+    monkeypatch.setattr(release, "bill", lambda *_: 7)
+    with pytest.raises(SystemExit, match="make release-address ADDRESS="):
+        release.build_and_check()
+    assert not (tmp_path / "dist").exists()
+    release.name_address("https://code.example.org/us/quorumbook")
+    release.build_and_check()
+    assert (tmp_path / "dist" / "quorumbook.whl").is_file()
