@@ -2,6 +2,7 @@
 
     make contact-sheet DIRECTORY=contact-sheet
 
+A picture shows a page to its end, or its first six windows.
 The cluster in the pictures has a bookie that is down, ledgers, streams, a cursor and a group.
 """
 
@@ -11,9 +12,10 @@ import html
 import os
 import sys
 import time
+from pathlib import Path
 
 from admin.test_admin_console import addresses, console_on
-from doubles.browsers import browser, quit_browsers
+from doubles.browsers import browser, picture, quit_browsers
 from quorumbook.admin.console.pages import PAGES
 from quorumbook.testing import LocalCluster
 
@@ -50,7 +52,7 @@ def main(directory: str) -> None:
                         time.sleep(0.5)  # charts and tails begin
                         name = page.template.removesuffix(".html")
                         file = f"{name}-{size}-{theme}.png"
-                        driver.save_screenshot(os.path.join(directory, file))
+                        Path(directory, file).write_bytes(picture(driver, size))
                         rows.append(
                             f"<figure><img src={html.escape(file)!r} width=420><figcaption>"
                             f"{html.escape(path)} {size} {theme}</figcaption></figure>"

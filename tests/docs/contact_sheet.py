@@ -9,19 +9,18 @@ lies outside its box.
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import os
 import sys
 from pathlib import Path
 
-from admin.test_admin_console import SIZES, browser
 from docs.pages import ROOT
 from docs.serving import served
+from doubles.browsers import browser, picture, quit_browsers
 
 _LOOKS = (("desktop", "light"), ("desktop", "dark"), ("phone", "light"), ("phone", "dark"))
-#: The height of a page, and what is wrong with it.
+#: What is wrong with a page.
 _LOOK = """
 const root = document.documentElement, wrong = [];
 if (root.scrollWidth > root.clientWidth + 1) wrong.push("is wider than its window");
@@ -36,7 +35,7 @@ for (const box of document.querySelectorAll("article pre > code, article table, 
   if (cut && !scrolls && box.clientWidth)
     wrong.push(`cuts off ${box.tagName} ${box.textContent.trim().slice(0, 40)}`);
 }
-return [root.scrollHeight, wrong];
+return wrong;
 """
 
 
@@ -52,14 +51,15 @@ def main(directory: str) -> int:
         with served(site) as address, browser(size, theme) as driver:
             for page in pages:
                 driver.get(f"{address}/{page or 'index.html'}")
-                height, wrong = driver.execute_script(_LOOK)
+                wrong = driver.execute_script(_LOOK)
                 found += (f"{page} ({size}, {theme}) {each}" for each in wrong)
                 file = f"{(page or 'index').replace('/', '-')}-{size}-{theme}.png"
-                Path(directory, file).write_bytes(_picture(driver, size, height))
+                Path(directory, file).write_bytes(picture(driver, size))
                 figures.append(
                     f"<figure><img src={html.escape(file)!r} width=420><figcaption>"
                     f"{html.escape(page)} {size} {theme}</figcaption></figure>"
                 )
+    quit_browsers()
     style = "<style>figure{display:inline-block;vertical-align:top}</style>"
     Path(directory, "index.html").write_text(
         f"<!DOCTYPE html><title>The site</title>{style}{''.join(figures)}", encoding="utf-8"
@@ -67,15 +67,6 @@ def main(directory: str) -> int:
     print(f"{len(figures)} pictures: {directory}/index.html")
     print(*found, sep="\n")
     return 1 if found else 0
-
-
-def _picture(driver, size: str, height: int) -> bytes:
-    width, window = SIZES[size]
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 6 * window), "scale": 1}
-    taken = driver.execute_cdp_cmd(
-        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-    )
-    return base64.b64decode(taken["data"])
 
 
 if __name__ == "__main__":

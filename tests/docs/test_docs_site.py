@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -13,6 +14,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tools.website import commands, reference, sequence, versions  # noqa: E402 - the path comes first
+
+
+def test_the_commands_that_take_pictures_of_pages_can_begin():
+    for name in ("admin.contact_sheet", "docs.contact_sheet"):
+        assert importlib.import_module(name).main
 
 
 @pytest.mark.xdist_group("site")

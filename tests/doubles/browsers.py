@@ -7,6 +7,7 @@ that it asked for.
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import os
 import shutil
@@ -72,6 +73,17 @@ def _become(driver: Any, size: str, theme: str) -> None:
     ):
         driver.execute_cdp_cmd(name, parameters)
     driver.get_log("browser")
+
+
+def picture(driver: Any, size: str) -> bytes:
+    """Return a PNG of a page to its end, or of its first six windows."""
+    width, window = SIZES[size]
+    height = driver.execute_script("return document.documentElement.scrollHeight")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 6 * window), "scale": 1}
+    taken = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
+    return base64.b64decode(taken["data"])
 
 
 def quit_browsers() -> None:
