@@ -12,42 +12,33 @@ import (
 	"os"
 )
 
-type answer struct {
-	Code, Detail string
+type object = map[string]any
+
+func post(path string, body object) (found struct {
+	Detail       string
 	Appended     []struct{ Duplicate bool }
 	Records      []struct{ ID, Text string }
 	Acknowledged int
-}
-
-func post(path string, body any) (found answer) {
+}) {
 	data, _ := json.Marshal(body)
-	request, err := http.NewRequest("POST", os.Args[1]+"/api/v2/streams"+path, bytes.NewReader(data))
-	if err != nil {
-		log.Fatal(err)
+	request, _ := http.NewRequest("POST", os.Args[1]+"/api/v2/streams"+path, bytes.NewReader(data))
+	request.Header = http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer " + os.Getenv("TOKEN")}}
+	answer, err := http.DefaultClient.Do(request)
+	if err == nil {
+		err = json.NewDecoder(answer.Body).Decode(&found)
 	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Authorization", "Bearer "+os.Getenv("TOKEN"))
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&found); err != nil || response.StatusCode >= 300 {
-		log.Fatal(err, found.Code, found.Detail)
+	if err != nil || found.Detail != "" {
+		log.Fatal(err, found.Detail)
 	}
 	return found
 }
 
-type object = map[string]any
-
 func main() {
 	post("", object{"name": "orders", "partitions": 2, "exist_ok": true})
-	order := object{"json": object{"from": "go"}}
-	appended := post("/orders/records?partition=0&producer=go&sequence=0", object{"records": []object{order}})
-	fmt.Println("duplicate:", appended.Appended[0].Duplicate)
-	taken := post("/orders/groups/go/records", object{"member": "one", "wait_s": 10})
+	order := object{"records": []object{{"json": object{"from": "go"}}}}
+	fmt.Println("duplicate:", post("/orders/records?partition=0&producer=go&sequence=0", order).Appended[0].Duplicate)
 	ids := []string{}
-	for _, record := range taken.Records {
+	for _, record := range post("/orders/groups/go/records", object{"member": "one", "wait_s": 10}).Records {
 		fmt.Println(record.Text)
 		ids = append(ids, record.ID)
 	}

@@ -13,6 +13,7 @@ from doubles.replicas import assert_fully_replicated
 from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, Share
 from quorumbook.cli.bookie import moving, state
+from quorumbook.cli.explained.advice import ADVICE
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
@@ -370,6 +371,11 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         assert f"ledger {ledger_id} has an ensemble of 3" in err
         assert "Nothing was changed" in err
         assert "read-only" not in err
+        # Its advice is for whoever drains, not only for a writer.
+        assert "quorumbook help not-enough-bookies" in err
+        advice = " ".join(ADVICE["not-enough-bookies"])
+        assert "Start another bookie" in advice
+        assert "--skip-open" in advice
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
         cluster.add()
 

@@ -24,22 +24,24 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "bad-request": ("The bookie is older than the request. Upgrade it.",),
     "no-such-ledger": (
         "`quorumbook ledger show ID` names the bookies that should hold the ledger.",
-        "If one of them lost its disk, auto-recovery copies what it held: `quorumbook recovery"
-        " underreplicated`.",
+        "If one of these bookies lost its disk, auto-recovery copies the bookie's entries from"
+        " other"
+        " replicas: `quorumbook recovery underreplicated` shows what is left to copy.",
     ),
     "no-such-entry": ("`quorumbook ledger show ID` says which entries the ledger has.",),
     "bookie-io": (
-        "The bookie's disk fails. Look into its log, and at `quorumbook bookie ls --disks`.",
-        "Other replicas are read meanwhile. If the disk is broken, replace it.",
+        "The bookie's disk fails. Look into the bookie's log, and at `quorumbook bookie ls"
+        " --disks`.",
+        "Readers use other replicas meanwhile. If the disk is broken, replace the disk.",
     ),
     "unauthorized": (
         "Give the ledger's password with --password or --password-file.",
-        "If the ledger has none, the bookie wants authentication: see `quorumbook help"
+        "If the ledger has no password, the bookie wants authentication: see `quorumbook help"
         " not-admitted`.",
     ),
     "not-admitted": (
         "If the cluster uses TLS, set tls.enabled and tls.ca_file.",
-        "If it uses authentication, set client.auth_plugin and client.auth_settings.",
+        "If the cluster uses authentication, set client.auth_plugin and client.auth_settings.",
         "On a host of the cluster, add --config with the bookie's own configuration file.",
     ),
     "unsupported-version": ("Upgrade the older side. Clients of BookKeeper 4.x can connect.",),
@@ -50,7 +52,8 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Write a new ledger. For a stream, open a new writer.",
     ),
     "read-only-bookie": (
-        "`quorumbook bookie ls` says why it takes nothing: a full disk, or an operator's decision.",
+        "`quorumbook bookie ls` says why the bookie takes no entries: a full disk, or an operator's"
+        " decision.",
         "Free space, or run `quorumbook bookie readonly off BOOKIE`.",
     ),
     "too-many-requests": ("The bookie is overloaded. Write less at a time, or add bookies.",),
@@ -63,10 +66,13 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "connect-failed": (
         "`quorumbook bookie ls` shows which bookies are registered, and their addresses.",
-        "Check that this host reaches that address: a firewall, or a bookie that advertises"
-        " an address of its own network (--advertised-address).",
+        "Check that this host can reach the bookie's address. A firewall may be in between, or the"
+        " bookie advertises an address of its own network (--advertised-address).",
     ),
-    "connection-lost": ("Run the command again. If it happens often, look into the bookie's log.",),
+    "connection-lost": (
+        "Run the command again. If connections break often, look into the bookie's"
+        " log.",
+    ),
     "request-timeout": (
         "The bookie is overloaded or paused, or its disk is slow: `quorumbook bookie ls --disks`.",
         "`client.request_timeout_s` says how long the client waits.",
@@ -77,8 +83,12 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "not-enough-bookies": (
         "`quorumbook bookie ls` shows which bookies are there, and which are read-only.",
-        "Start more, or ask for fewer: --ensemble-size, --write-quorum and --ack-quorum.",
-        "If the ledger asks for labels or racks, that many bookies must have them.",
+        "Start another bookie, or let a read-only one take ledgers again: `quorumbook bookie"
+        " readonly off BOOKIE`.",
+        "A drain needs a bookie to move each replica to. To leave ledgers in place that are being"
+        " written, add --skip-open.",
+        "A writer can ask for fewer bookies: --ensemble-size, --write-quorum and --ack-quorum.",
+        "If a ledger asks for labels or racks, that many bookies must have them.",
     ),
     "add-quorum-timeout": (
         "Too few bookies answered in time. The entry may or may not be stored.",
@@ -87,21 +97,32 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "read-failed": (
         "Every bookie that holds the entry was asked, and none gave it. The message has each"
         " answer.",
-        "Start the bookies that are away. `quorumbook ledger show ID` names those that hold it.",
+        "Start the bookies that are away. `quorumbook ledger show ID` names the bookies that hold"
+        " the"
+        " entry.",
     ),
-    "write-failed": ("The message has the cause. Write a new ledger; this one must be recovered.",),
+    "write-failed": (
+        "The message has the cause. Write a new ledger; the failed ledger must be"
+        " recovered.",
+    ),
     "ledger-closed": (
         "A closed ledger never changes. `quorumbook ledger write` without an id makes a new one.",
     ),
-    "ledger-exists": ("Give another --ledger-id, or leave it out: an id is chosen then.",),
-    "duplicate-entry-id": ("Each entry id is used once. Continue with a larger one.",),
-    "ledger-id-overflow": ("Use ids that the cluster chooses; they go on with 63 bits.",),
+    "ledger-exists": (
+        "Give another --ledger-id, or leave --ledger-id out: the cluster then chooses an"
+        " id.",
+    ),
+    "duplicate-entry-id": ("Each entry id is used once. Continue with a larger id.",),
+    "ledger-id-overflow": ("Use ids that the cluster chooses; these ids have up to 63 bits.",),
     "ledger-recovery": (
         "Start the bookies that the message names, and run the command again.",
         "If their disks are lost, `quorumbook ledger recover ID --accept-loss` says what would"
         " be given up.",
     ),
-    "unclosed-fragment": ("The writer still works on it. Wait, or recover the ledger first.",),
+    "unclosed-fragment": (
+        "The writer still writes this part of the ledger. Wait, or recover the ledger"
+        " first.",
+    ),
     "digest-mismatch": (
         "The entry is damaged, or the ledger was written with another password or digest.",
         "Other replicas are tried by themselves. `quorumbook bookie scrub BOOKIE --now` looks"
@@ -111,8 +132,8 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "backpressure": ("Wait with `drain()`, and append again.",),
     "metadata": ("The message has the store's own answer. Check the store's log.",),
     "no-such-node": ("`quorumbook metadata dump` of the cluster shows what the store holds.",),
-    "node-exists": ("Somebody else made it first. Run the command again.",),
-    "node-not-empty": ("Delete what lies below it first.",),
+    "node-exists": ("Another process made the node first. Run the command again.",),
+    "node-not-empty": ("Delete the nodes below this node first.",),
     "no-such-ledger-in-metadata": (
         "`quorumbook ledger ls` lists the ledgers. A deleted ledger is gone for good.",
         "Check --metadata: it may name another cluster.",
@@ -124,15 +145,17 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "session-expired": (
         "The process was paused or cut off for longer than `metadata.session_timeout_s`.",
-        "Run it again. If it happens often, raise that option, or find what pauses the host.",
+        "Run the command or program again. If sessions expire often, raise that option, or find"
+        " what"
+        " pauses the host.",
     ),
     "metadata-unavailable": (
         "Check --metadata, and whether ZooKeeper, etcd or the file can be reached from here.",
         "A SQLite file belongs on a local disk, and serves one host.",
     ),
     "metadata-fate-unknown": (
-        "The store was away while a change was under way. Look at the object, then repeat the"
-        " change if it was not made.",
+        "The metadata store was away during a change. Look whether the change was made, and repeat"
+        " the change if it was not.",
     ),
     "metadata-unauthorized": (
         "Put the credentials of the metadata store into its URI, or the access rights of the"
@@ -143,10 +166,13 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "For bookies on several hosts: `quorumbook cluster init --metadata URI`, once.",
         "If there is a cluster, --metadata or QUORUMBOOK_METADATA names another place.",
     ),
-    "cluster-exists": ("There is a cluster already; use it as it is, or add --if-missing.",),
+    "cluster-exists": (
+        "There is a cluster already: use the existing cluster, or add --if-missing to the"
+        " command.",
+    ),
     "foreign-layout": (
-        "Two programs disagree where ledgers lie. Nothing is deleted until that is settled:"
-        " correct the layout in the metadata URI.",
+        "Two programs disagree where the metadata of ledgers is. Bookies delete nothing until both"
+        " use the same layout: correct the layout in the metadata URI.",
     ),
     "metadata-move": (
         "Stop bookies and writers of the source, and use a target that is empty.",
