@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 
 from admin.test_admin_console import browser, needs_browser
+from docs.pages import ROOT
 from docs.serving import served
 
 #: What follows "how do I", and the page that the search must find first; one of them.
@@ -56,7 +57,20 @@ QUESTIONS = {
     "move old segments to object storage": "how-to/offload-a-stream",
     "look up the latest value of a key": "how-to/keep-a-table",
     "limit compaction": "how-to/limit-background-work",
+    "use more cores of a host": "how-to/use-more-cores",
+    "read past a gap": "how-to/read-past-a-gap",
+    "keep data on labelled bookies": "how-to/use-labels",
+    "deploy with systemd": "how-to/deploy-with-systemd",
+    "deploy with Compose": "how-to/deploy-with-compose",
+    "find out why an adoption is refused": "how-to/when-an-adoption-is-refused",
 }
+
+
+def test_every_how_to_is_the_answer_to_a_question():
+    answers = set(" ".join(QUESTIONS.values()).split())
+    pages = {f"how-to/{page.stem}" for page in (ROOT / "docs/how-to").glob("*.md")}
+    assert pages - answers == {"how-to/index"}
+
 
 #: Types into the search, and answers with the pages it shows when they change no more.
 _ASK = """
