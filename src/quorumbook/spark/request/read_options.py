@@ -51,11 +51,12 @@ READ_OPTIONS = (
     ),
     option(
         "startingTimestamp", Kind.INTEGER, -1,
-        "Begin with what was appended at this time, in ms since 1970, or later.", READS,
+        "Begin with the first record that was appended at this time, in ms since 1970, or later.",
+        READS,
     ),
     option(
         "endingTimestamp", Kind.INTEGER, -1,
-        "End with what was appended before this time.", (Use.READ,),
+        "End with the last record that was appended before this time.", (Use.READ,),
     ),
     option(
         "startingOffsetsByTimestamp", Kind.TEXT, "",
@@ -72,8 +73,8 @@ READ_OPTIONS = (
     ),
     option(
         "failOnDataLoss", Kind.SWITCH, True,
-        "Whether it is an error if something due was truncated, deleted or made again; else it "
-        "goes on with what is left.", READS,
+        "If true, it is an error when records that are to be read were truncated, deleted or made "
+        "again; if false, the query goes on with the records that are left.", READS,
     ),
     option(
         "dropUnselected", Kind.SWITCH, False,
@@ -95,7 +96,8 @@ READ_OPTIONS = (
     ),
     option(
         "maxRecordsPerPartition", Kind.INTEGER, 0,
-        "One task reads so many records at most, about; 0 is any number.", READS, minimum=0,
+        "The largest number of records that one task reads, approximately; 0 means no limit.",
+        READS, minimum=0,
     ),
     option(
         "maxEntriesPerTrigger", Kind.INTEGER, 0,
@@ -113,7 +115,7 @@ READ_OPTIONS = (
     option(
         "targetBatchTime", Kind.DURATION, 0.0,
         "Batches are as large as the query, its sink included, gets done in this time; 0 is any "
-        "size. It has to be the trigger's interval at least.", (Use.READ_STREAM,), minimum=0,
+        "size. The value must be at least the trigger's interval.", (Use.READ_STREAM,), minimum=0,
     ),
     option(
         "minEntriesPerTrigger", Kind.INTEGER, 0,
@@ -125,8 +127,8 @@ READ_OPTIONS = (
     ),
     option(
         "cursor", Kind.TEXT, "",
-        "A durable cursor of this name is moved behind what was read, in each stream; a new query "
-        "begins at it if it is there.", (Use.READ_STREAM,),
+        "In each stream, a durable cursor of this name follows the records that the query has "
+        "read. A new query begins at the cursor if the cursor exists.", (Use.READ_STREAM,),
     ),
     option(
         "newStreams", Kind.TEXT, "earliest",
@@ -148,8 +150,8 @@ READ_OPTIONS = (
     ),
     option(
         "openMode", Kind.TEXT, "norecovery",
-        "Ledgers that are not closed: read up to what is confirmed, refused, or **recover**ed, "
-        "which shuts their writers out.",
+        "Ledgers that are not closed: read up to the last add confirmed, refused, or "
+        "**recover**ed, which fences their writers.",
         (Use.READ,), choices=("norecovery", "closedOnly", "recover"),
     ),
     option(

@@ -51,7 +51,7 @@ WRITE_OPTIONS = (
     TXN_ROOT,
     option(
         "attemptTtl", Kind.DURATION, 24 * 3600.0,
-        "What a task worked at more recently is left alone when a later commit cleans up.",
+        "Ledgers that a task has written to more recently are kept when a later commit cleans up.",
         WRITES, minimum=1,
     ),
     option(
