@@ -160,9 +160,6 @@ def test_pages_have_units_and_their_twins_the_raw_values(console):
         assert "<dd>2 h</dd>" in page
         policy = twin["stream"]["policy"]
         assert (policy["roll_bytes"], policy["roll_interval_s"]) == (256 << 20, 7200)
-        bookie = http.get(f"/ui/bookies/{console.cluster.bookie_ids[0]}").text
-        assert "<dt>damaged ledgers</dt><dd>" in bookie
-        assert "damaged_ledgers" not in bookie
 
 
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
