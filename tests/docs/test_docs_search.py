@@ -59,10 +59,10 @@ QUESTIONS = {
     "limit compaction": "how-to/limit-background-work",
     "use more cores of a host": "how-to/use-more-cores",
     "read past a gap": "how-to/read-past-a-gap",
-    "keep data on labelled bookies": "how-to/use-labels",
+    "use labels of bookies": "how-to/use-labels",
     "deploy with systemd": "how-to/deploy-with-systemd",
     "deploy with Compose": "how-to/deploy-with-compose",
-    "find out why an adoption is refused": "how-to/when-an-adoption-is-refused",
+    "go on when bookie adopt refuses": "how-to/when-an-adoption-is-refused",
 }
 
 
