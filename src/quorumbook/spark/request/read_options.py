@@ -182,6 +182,15 @@ READ_OPTIONS = (
     ),
 )  # fmt: skip
 
+_NOT_FOR_TOPICS = {
+    "compat": "their columns are not those of Kafka",
+    "cursor": "a query keeps its place in its checkpoint",
+    "decode": "the column value has the bytes, and schema_version the version of their schema",
+    "includeHeaders": "the column properties has what a message carries",
+    "maxRecordsPerTrigger": "nobody counts their messages; maxEntriesPerTrigger limits a batch",
+    "openMode": "a ledger that a broker writes is read up to what is confirmed, and left alone",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
@@ -236,6 +245,8 @@ class ReadOptions:
         options = parse(given, (*CONNECTION_OPTIONS, *READ_OPTIONS), use)
         path = next((value for name, value in given.items() if name.lower() == "path"), "")
         selection = parse_selection(path, options)
+        if selection.kind is Selected.PULSAR:
+            _check_for_topics(options)
         mode = options.text("openMode")
         new_streams = options.text("newStreams")
         on_corrupt = options.text("onCorrupt")
@@ -279,6 +290,12 @@ class ReadOptions:
             on_bad_record=on_bad_record,  # type: ignore[arg-type]
             replica=_replica(options, selection),
         )
+
+
+def _check_for_topics(options: SourceOptions) -> None:
+    for name, why in _NOT_FOR_TOPICS.items():
+        if options.is_given(name):
+            raise ConfigError(f"{name} is not for topics of Pulsar: {why}")
 
 
 def _decoded_stream(options: SourceOptions, selection: Selection) -> str:

@@ -1,7 +1,7 @@
 """What is read: ``stream:eu/orders``, ``ledger:12,40-55`` or ``meta:ledgers``, the path of a load.
 
-The same can be said by options: ``stream``, ``streams``, ``streamPattern``, ``ledgerIds`` and
-``ledgerFilter``.  Pure.
+``pulsar:public/default/orders`` is the fourth kind.  The first two can be said by options as well:
+``stream``, ``streams``, ``streamPattern``, ``ledgerIds`` and ``ledgerFilter``.  Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from quorumbook.errors import ConfigError
+from quorumbook.pulsar.names import TopicName
 from quorumbook.spark.options import SourceOptions
 from quorumbook.streams.format.names import check_stream_name
 
-_HOW = "load('stream:NAME'), load('ledger:ID,FIRST-LAST') or load('meta:TABLE')"
+_HOW = (
+    "load('stream:NAME'), load('ledger:ID,FIRST-LAST'), load('pulsar:TENANT/NAMESPACE/TOPIC') or "
+    "load('meta:TABLE')"
+)
 MAX_LEDGER_ID = 2**63 - 1
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
@@ -42,6 +46,8 @@ class Selected(Enum):
     STREAM = "stream"
     LEDGER = "ledger"
     META = "meta"
+    #: Topics of Apache Pulsar, which are streams to a query, and ledgers segments of them.
+    PULSAR = "pulsar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,8 @@ class Selection:
     #: … and, or, what their custom metadata must have.
     ledger_filter: Mapping[str, bytes] = field(default_factory=dict)
     table: str = ""
+    #: Topics of Pulsar, each with its partitions if it has any.
+    topics: tuple[str, ...] = ()
 
     def selects(self, name: str) -> bool:
         """Tell whether a stream, a partition of one or a ledger is meant, there or not.
@@ -66,6 +74,8 @@ class Selection:
         """
         if self.kind is Selected.LEDGER:
             return any(first <= int(name) <= last for first, last in self.ledgers)
+        if self.kind is Selected.PULSAR:
+            return not {name, str(TopicName.parse(name).bare)}.isdisjoint(self.topics)
         above, _, number = name.rpartition("/p")
         names = {name, above} if number.isdecimal() else {name}
         if self.stream_pattern:
@@ -76,6 +86,8 @@ class Selection:
         if self.kind is Selected.LEDGER:
             ranges = (f"{a}" if a == b else f"{a}-{b}" for a, b in self.ledgers)
             return "ledger:" + ",".join(ranges)
+        if self.kind is Selected.PULSAR:
+            return "pulsar:" + ",".join(self.topics)
         return f"stream:{self.stream_pattern or ','.join(self.streams)}"
 
 
@@ -94,7 +106,9 @@ def parse_selection(path: str, options: SourceOptions) -> Selection:
         if options.is_given(name)
     }
     if path:
-        option = {"stream": "streams", "ledger": "ledgerIds", "meta": "meta"}.get(kind)
+        option = {
+            "stream": "streams", "ledger": "ledgerIds", "meta": "meta", "pulsar": "pulsar"
+        }.get(kind)  # fmt: skip
         if option is None:
             raise ConfigError(f"path {path!r}: there is no {kind!r} to read: {_HOW}")
         if option in named or (kind == "stream" and named.keys() & {"stream", "streamPattern"}):
@@ -108,10 +122,17 @@ def _selection(named: Mapping[str, str]) -> Selection:
     ledgers = named.keys() & {"ledgerIds", "ledgerFilter"}
     if not named:
         raise ConfigError(f"nothing says what is read: {_HOW}")
-    if bool(streams) + bool(ledgers) + ("meta" in named) > 1 or len(streams) > 1:
+    others = named.keys() & {"meta", "pulsar"}
+    if bool(streams) + bool(ledgers) + bool(others) > 1 or len(streams) > 1:
         raise ConfigError(f"{' and '.join(sorted(named))} contradict each other")
     if "meta" in named:
         return Selection(kind=Selected.META, table=_table(named["meta"]))
+    if "pulsar" in named:
+        parts = filter(None, map(str.strip, named["pulsar"].split(",")))
+        topics = dict.fromkeys(str(TopicName.parse(part)) for part in parts)
+        if not topics:
+            raise ConfigError(f"nothing says which topic is read: {_HOW}")
+        return Selection(kind=Selected.PULSAR, topics=tuple(topics))
     if ledgers:
         wanted = _filter(named.get("ledgerFilter", ""))
         ids = parse_ledger_ids(named.get("ledgerIds", "*" if wanted else ""))

@@ -2,6 +2,7 @@
 
     startingOffsets   earliest | latest | {"eu/orders": 17, "b": -2} | the JSON of a checkpoint
                       {"orders": {"0": 17, "1": -2}} by partitions
+                      {"public/default/orders": "12:40"}, ledger and entry of a topic of Pulsar
     startingTimestamp, startingOffsetsByTimestamp {"eu/orders": 1700000000000}
 
 Numbers are sequence ids of streams and entry ids of ledgers; -2 is the earliest, -1 the latest, as
@@ -11,9 +12,10 @@ Kafka's source has it, and a time wins over an offset.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.request.offsets import Offset, Offsets, parse_offset
@@ -21,6 +23,16 @@ from quorumbook.streams.partitions.partitioning import partition_name
 
 EARLIEST, LATEST = -2, -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+_MESSAGE = re.compile(r"(\d{1,18}):(\d{1,18})(?::(\d{1,9}))?")
+
+
+class MessagePlace(NamedTuple):
+    """Where a message of a topic of Pulsar is: ledger, entry, which one of its batch."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +42,8 @@ class Where:
     #: The option it comes from; for messages.
     option: str
     default: int
-    #: Sequence or entry ids, EARLIEST, LATEST, or offsets.
-    places: Mapping[str, int | Offset]
+    #: Sequence or entry ids, EARLIEST, LATEST, offsets, or what is said of a topic of Pulsar.
+    places: Mapping[str, int | Offset | MessagePlace]
     #: Milliseconds since 1970, of each …
     times_ms: Mapping[str, int]
     #: … or of all; None: no time is given.
@@ -41,7 +53,7 @@ class Where:
         """Return the time that stands for a name, or for the stream whose partition it is."""
         return self.times_ms.get(name, self.times_ms.get(title, self.time_ms))
 
-    def place_of(self, name: str, title: str) -> int | Offset:
+    def place_of(self, name: str, title: str) -> int | Offset | MessagePlace:
         """Return the place that does."""
         return self.places.get(name, self.places.get(title, self.default))
 
@@ -66,7 +78,7 @@ def parse_where(
         default, offsets = _WORDS[offsets.lower()], ""
     if option == "ending" and default == EARLIEST:
         raise ConfigError("endingOffsets: a batch that ends at the earliest has nothing in it")
-    places: dict[str, int | Offset] = {}
+    places: dict[str, int | Offset | MessagePlace] = {}
     try:
         found = _object(offsets)
         if "v" in found and "c" in found:
@@ -104,9 +116,14 @@ def _by_partition(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield partition_name(name, int(number)), each
 
 
-def _place(value: Any) -> int | Offset:
+def _place(value: Any) -> int | Offset | MessagePlace:
     if isinstance(value, list):
         return parse_offset(value)
+    if isinstance(value, str):
+        match = _MESSAGE.fullmatch(value)
+        if match is None:
+            raise ValueError(f"{value!r} is not an offset (a topic of Pulsar has LEDGER:ENTRY)")
+        return MessagePlace(int(match[1]), int(match[2]), int(match[3] or 0))
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
         raise ValueError(f"{value!r} is not an offset")
     return value

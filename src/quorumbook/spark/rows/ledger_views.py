@@ -78,6 +78,9 @@ class LedgerViews:
         """Return what its metadata say."""
         return await self.open_ledgers.metadata(ledger_id)
 
+    def made_ms(self, extent: Extent, payload: bytes) -> int | None:
+        """Return None: entries of a ledger by itself do not say."""
+
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:
         """Return how large its entries are."""
         return await self.open_ledgers.sizes(ledger_id, end_entry)

@@ -68,6 +68,28 @@ STREAM_COLUMNS: Mapping[str, DataType] = {
     "_error": _TEXT,
 }
 
+#: Columns of ``pulsar:``.
+PULSAR_COLUMNS: Mapping[str, DataType] = {
+    "topic": _TEXT,
+    "partition": _INT,
+    "ledger_id": _LONG,
+    "entry_id": _LONG,
+    "batch_index": _INT,
+    "publish_time": _TIME,
+    "event_time": _TIME,
+    "producer_name": _TEXT,
+    "sequence_id": _LONG,
+    "key": _BYTES,
+    "ordering_key": _BYTES,
+    "properties": MapType(_TEXT, _TEXT),
+    "schema_version": _LONG,
+    "replicated_from": _TEXT,
+    "broker_index": _LONG,
+    "broker_time": _TIME,
+    "value": _BYTES,
+    "_error": _TEXT,
+}
+
 #: Columns of ``stream:`` with ``compat=kafka``, as Kafka's source has them.
 KAFKA_COLUMNS: Mapping[str, DataType] = {
     "key": _BYTES,

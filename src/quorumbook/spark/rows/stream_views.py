@@ -25,7 +25,7 @@ from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.partitions.partition_node import partition_count, partitioned_among
 from quorumbook.streams.partitions.partitioning import bare_name, partition_name
-from quorumbook.streams.reading.entries import decode_user_records
+from quorumbook.streams.reading.entries import decode_user_records, entry_time_ms
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.segments import start_sequence_ids, without_truncated
 from quorumbook.streams.stream_context import StreamContext, stream_context
@@ -199,6 +199,10 @@ class StreamViews:
     async def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         """Return what the metadata say of a segment's ledger, or said while bookies had it."""
         return await ledger_of(*self._segments[ledger_id])
+
+    def made_ms(self, extent: Extent, payload: bytes) -> int | None:
+        """Return what the writer's note at an entry's beginning says."""
+        return entry_time_ms(payload, is_enveloped=extent.is_enveloped)
 
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:
         """Return how large the entries of a segment are."""

@@ -33,6 +33,8 @@ class Extent(NamedTuple):
     records: int = -1
     start_sequence_id: int = -1
     is_enveloped: bool = True
+    #: Why its ledger is not with the bookies, where that is known.
+    gone: str = ""
 
 
 class View(NamedTuple):
@@ -48,11 +50,15 @@ class View(NamedTuple):
     partition: int = -1
     #: Segments up to this one have other numbers than they had, since some were merged; 0: none.
     last_moved: int = 0
+    #: Whether numbers are left out between segments, as between the ledgers of a Pulsar topic.
+    is_sparse: bool = False
+    #: What it is called where all partitions are meant; empty: its name says it.
+    bare: str = ""
 
     @property
     def title(self) -> str:
         """What it is called where all partitions of a stream are meant."""
-        return bare_name(self.name, self.partition)
+        return self.bare or bare_name(self.name, self.partition)
 
     @property
     def first(self) -> Offset:
@@ -72,9 +78,20 @@ class View(NamedTuple):
 
     def at(self, segment: int, entry: int) -> Offset:
         """Return an offset; behind a complete segment that is the beginning of the next."""
+        if self.is_sparse:
+            return self._at_of_sparse(segment, entry)
         for extent in self.extents if self.birth else ():
             if extent.segment == segment and extent.is_complete and entry >= extent.end_entry:
                 return Offset(self.birth, segment + 1, 0)
+        return Offset(self.birth, segment, entry)
+
+    def _at_of_sparse(self, segment: int, entry: int) -> Offset:
+        """Return the same where nobody knows what the next segment will be called."""
+        ended = False
+        for extent in self.extents:
+            if ended:
+                return Offset(self.birth, extent.segment, 0)
+            ended = extent.segment == segment and extent.is_complete and entry >= extent.end_entry
         return Offset(self.birth, segment, entry)
 
     def lost_before(self, start: Offset) -> str:
@@ -90,6 +107,12 @@ class View(NamedTuple):
         first = self.first
         # Our writers begin an entry with a note, which is no record: slot 1 is the first one's.
         kept_from = first.place if first.slot > 1 else (first.segment, first.entry, 0)
+        if self.is_sparse and start.place < kept_from and self.extents:
+            return (
+                f"ledger {start.segment} of {self.name}, which was read up to entry {start.entry}, "
+                f"is deleted, and with it perhaps what came after; the first message that is left "
+                f"is at {first.segment}:{first.entry}"
+            )
         if start.place < kept_from and not self._is_end_of(start, first):
             return (
                 f"records of {self.name} from {Position(*start.place)} on were truncated away; "
@@ -210,6 +233,10 @@ class Views(Protocol):
         Raises:
             NoSuchLedgerInMetadataError: the ledger is gone.
         """
+        ...
+
+    def made_ms(self, extent: Extent, payload: bytes) -> int | None:
+        """Return when an entry was made, in ms since 1970; None if it does not say."""
         ...
 
     async def sizes(self, ledger_id: LedgerId, end_entry: int) -> Sizes:

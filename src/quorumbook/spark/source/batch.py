@@ -19,7 +19,7 @@ from quorumbook.spark.request.offsets import Offset
 from quorumbook.spark.request.planning import Piece, plan
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Selected
-from quorumbook.spark.request.where import Where, check_names
+from quorumbook.spark.request.where import MessagePlace, Where, check_names
 from quorumbook.spark.rows.replica_rows import check_replica
 from quorumbook.spark.rows.schema import arrow_schema, check_schema
 from quorumbook.spark.rows.views import View, Views, pieces_of
@@ -113,7 +113,8 @@ async def _of_one(views: Views, options: ReadOptions, name: str) -> list[Piece]:
     lost = view.lost_before(start)
     if lost:
         start = lose(options, lost, view)
-    if isinstance(options.ending.place_of(name, view.title), Offset) and view.lost_before(end):
+    is_exact = isinstance(options.ending.place_of(name, view.title), Offset | MessagePlace)
+    if is_exact and view.lost_before(end):
         raise ConfigError(f"endingOffsets: {view.lost_before(end)}")
     return await pieces_between(views, options, view, start, end)
 
@@ -150,7 +151,8 @@ def without_gone(options: ReadOptions, view: View, ledger_id: LedgerId, error: E
     Raises:
         DataLossError: it is.
     """
-    what = f"the ledger {ledger_id} of {view.name} is gone"
+    why = next((each.gone for each in view.extents if each.ledger_id == ledger_id), "")
+    what = f"the ledger {ledger_id} of {view.name} is gone{why and ': '}{why}"
     if options.fails_on_data_loss:
         raise DataLossError(
             f"{what}; failOnDataLoss=false goes on without it", ledger_id=ledger_id
@@ -164,6 +166,10 @@ def missing(options: ReadOptions, name: str) -> Exception:
     """Return the error that says that something is not there."""
     if options.selection.kind is Selected.LEDGER:
         return NoSuchLedgerInMetadataError(f"there is no ledger {name}", ledger_id=int(name))
+    if options.selection.kind is Selected.PULSAR:
+        return StreamNotFoundError(
+            f"there is no topic {name} in the tree of Pulsar beside this cluster's ledgers"
+        )
     return StreamNotFoundError(
         f"there is no stream {name} in {options.connection.namespace_path}; "
         "`quorumbook stream create` makes one, and the option namespace names another place"

@@ -1,4 +1,4 @@
-"""What is the same about reading streams and reading ledgers, and what is not."""
+"""What is the same about reading streams, ledgers and topics, and what is not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.spark.request.planning import Piece
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Selected
-from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows
+from quorumbook.spark.rows import ledger_rows, replica_rows, stream_rows, topic_rows
 from quorumbook.spark.rows.decoding import DecodedRows, decoder_of
 from quorumbook.spark.rows.ledger_views import LedgerViews
-from quorumbook.spark.rows.schema import KAFKA_COLUMNS, LEDGER_COLUMNS, STREAM_COLUMNS
+from quorumbook.spark.rows.schema import (
+    KAFKA_COLUMNS,
+    LEDGER_COLUMNS,
+    PULSAR_COLUMNS,
+    STREAM_COLUMNS,
+)
 from quorumbook.spark.rows.stream_views import StreamViews
+from quorumbook.spark.rows.topic_views import TopicViews
 from quorumbook.spark.rows.views import Views
 
 
@@ -62,6 +68,13 @@ _STREAMS = SourceKind(
     stream_rows.gather,
     stream_rows.record_batch,
 )
+_TOPICS = SourceKind(
+    "pulsar:",
+    PULSAR_COLUMNS,
+    frozenset({"_error"}),
+    topic_rows.gather,
+    topic_rows.record_batch,
+)
 _AS_KAFKA = replace(
     _STREAMS,
     title="stream: with compat=kafka",
@@ -81,6 +94,8 @@ def kind_of(options: ReadOptions) -> SourceKind:
         return _decoded(options)
     if options.selection.kind is Selected.LEDGER:
         return _REPLICAS if options.replica else _LEDGERS
+    if options.selection.kind is Selected.PULSAR:
+        return _TOPICS
     return _AS_KAFKA if options.is_kafka_like else _STREAMS
 
 
@@ -105,4 +120,6 @@ async def views_of(cluster: ClusterClient, options: ReadOptions) -> Views:
     """Return what looks at the selection."""
     if options.selection.kind is Selected.LEDGER:
         return LedgerViews(cluster, options)
+    if options.selection.kind is Selected.PULSAR:
+        return TopicViews(cluster, options)
     return StreamViews(cluster, await cluster.opened_namespace(), options)

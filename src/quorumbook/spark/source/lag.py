@@ -10,7 +10,6 @@ from quorumbook.env import Clock
 from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
 from quorumbook.spark.request.offsets import Offset
 from quorumbook.spark.rows.views import View, Views
-from quorumbook.streams.reading.entries import entry_time_ms
 
 #: Of so many streams, those with the most entries to read, the age is looked up.
 _AGED = 4
@@ -62,4 +61,4 @@ async def _made_ms(views: Views, view: View, offset: Offset) -> int | None:
         payload = (await reader.read_entry(first)).payload
     except QuorumbookError:
         return None  # the lag is no reason to fail
-    return entry_time_ms(payload, is_enveloped=extent.is_enveloped)
+    return views.made_ms(extent, payload)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.request.offsets import Offset
-from quorumbook.spark.request.where import EARLIEST, LATEST, Where
+from quorumbook.spark.request.where import EARLIEST, LATEST, MessagePlace, Where
 from quorumbook.spark.rows.stream_views import StreamViews
+from quorumbook.spark.rows.topic_views import TopicViews
 from quorumbook.spark.rows.views import View, Views
 from quorumbook.streams.errors import PositionTruncatedError
 from quorumbook.streams.reading.seek import find_sequence_id, find_time
@@ -49,6 +50,8 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
         return view.first
     if place == LATEST:
         return view.end
+    if isinstance(views, TopicViews) or isinstance(place, MessagePlace):
+        return _of_topic(where, place, view, views)
     if not isinstance(views, StreamViews):
         if place > view.end.entry:
             raise _beyond(where, place, view)
@@ -63,6 +66,21 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
     return found
 
 
+def _of_topic(where: Where, place: int | MessagePlace, view: View, views: Views) -> Offset:
+    if not isinstance(views, TopicViews) or not isinstance(place, MessagePlace):
+        raise ConfigError(
+            f"{where.option}: {place!r} is not a place in {view.name}: streams and ledgers take a "
+            'number, topics of Pulsar LEDGER:ENTRY, as in "12:40"'
+        )
+    found = Offset(view.birth, *place)
+    if found.place > view.end.place:
+        raise ConfigError(
+            f"{where.option}: {found.segment}:{found.entry} is beyond the end of {view.name}, "
+            f"{view.end.segment}:{view.end.entry}; -1 stands for the latest"
+        )
+    return found
+
+
 def _beyond(where: Where, place: int, view: View) -> ConfigError:
     return ConfigError(
         f"{where.option}: {place} is beyond the end of {view.name}, where {place - 1} is not yet "
@@ -73,10 +91,13 @@ def _beyond(where: Where, place: int, view: View) -> ConfigError:
 async def _at_time(
     where: Where, view: View, views: Views, time_ms: int, *, is_strict: bool
 ) -> Offset:
-    if not isinstance(views, StreamViews):
+    if isinstance(views, TopicViews):
+        found = await views.find_time(view, time_ms)
+    elif isinstance(views, StreamViews):
+        position = await find_time(views.context(view.name), _Moment(time_ms))
+        found = Offset(view.birth, *position)
+    else:
         raise ConfigError("ledgers have no times; begin at an entry id, or read a stream")
-    position = await find_time(views.context(view.name), _Moment(time_ms))
-    found = Offset(view.birth, *position)
     if found.place >= view.end.place:
         if is_strict:
             raise ConfigError(

@@ -238,7 +238,10 @@ class _Planner:
             not new
             and not gone
             and all(
-                not views[name].entries_between(begin, ends[name]) and begin == known[name]
+                not views[name].entries_between(begin, ends[name])
+                and begin == known[name]
+                # Where numbers tell nothing, that all of a ledger was read is written down.
+                and not (views[name].is_sparse and ends[name].segment != begin.segment)
                 for name, begin in starts.items()
             )
         ):
