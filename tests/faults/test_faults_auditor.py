@@ -16,6 +16,7 @@ import pytest
 
 from doubles.clusters import local_cluster
 from doubles.replicas import assert_fully_replicated, copies
+from doubles.warm_command import run_command
 from quorumbook.testing import LocalCluster
 
 
@@ -45,11 +46,8 @@ class AuditorProcess:
 
 
 def quorumbook(cluster, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "quorumbook", *words, "--metadata", cluster.metadata_uri,
-         "-o", "json"],
-        capture_output=True, check=True,
-    )  # fmt: skip
+    done = run_command(*words, "--metadata", cluster.metadata_uri, "-o", "json")
+    done.check_returncode()
     return json.loads(done.stdout)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import quorumbook
 from doubles.ports import free_ports
+from doubles.warm_command import run_command
 from quorumbook.errors import (
     ClusterNotInitializedError,
     ConfigError,
@@ -106,11 +107,10 @@ async def test_with_three_bookies_and_one_killed_adds_go_on_and_nothing_is_lost(
 
 
 def _run(directory: Path, *words: object, stdin: bytes = b"") -> subprocess.CompletedProcess:
-    done = subprocess.run(
-        [sys.executable, "-m", "quorumbook", *map(str, words)],
-        input=stdin, capture_output=True, env={**ENVIRONMENT, "QUORUMBOOK_METADATA": URI},
-        cwd=directory, check=False, timeout=PATIENCE_S,
-    )  # fmt: skip
+    there = {**ENVIRONMENT, "QUORUMBOOK_METADATA": URI}
+    done = run_command(
+        *words, stdin=stdin, environment=there, directory=directory, timeout_s=PATIENCE_S
+    )
     assert b"Traceback" not in done.stderr
     return done
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from doubles.warm_command import run_command
 from interop.peer_driver import LEAN, Peer
 from interop.peer_java import Java, free_port
 from quorumbook.testing import _Process
@@ -65,8 +65,7 @@ class Cluster:
         self.java: dict[str, Peer] = {}
         self.own: dict[str, _Process] = {}
         if is_made_by_us:
-            command = [sys.executable, "-m", "quorumbook", "cluster", "init"]
-            subprocess.run([*command, "--metadata", self.uri], check=True, capture_output=True)
+            run_command("cluster", "init", "--metadata", self.uri).check_returncode()
         else:
             peer.ask("init_cluster", conf={"metadataServiceUri": self.uri})
 

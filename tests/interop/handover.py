@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from doubles.warm_command import run_command
 from interop.clusters import LEAN_BOOKIE, READY_S
 from interop.peer_driver import Peer, PeerError
 from interop.peer_java import Java, free_port
@@ -96,16 +97,9 @@ class Handover:
 
     # Ours
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "quorumbook", *words, "--conf", str(self.conf_file),
-             "-o", "json"],
-            capture_output=True, text=True, check=False, timeout=100,
-        )  # fmt: skip
-
     def done(self, *words: str) -> dict[str, Any]:
         """Run a command that must succeed."""
-        done = self.command(*words)
+        done = run_command(*words, "--conf", self.conf_file, "-o", "json")
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import sys
 
 import pytest
 
+from doubles.warm_command import run_command
 from interop.peer_driver import Peer, expected
 from interop.sides import SIDES, Shape
 from quorumbook.autorecovery.audits.auditor import Auditor
@@ -48,13 +48,9 @@ async def ask(side, what: str, **words: object):
 
 async def ours(*words: str, uri: str) -> str:
     """Run a command of ours and return what it prints."""
-    done = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "quorumbook", *words, "--metadata", uri),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    said, _ = await done.communicate()
-    assert done.returncode == 0
-    return said.decode()
+    done = await asyncio.to_thread(run_command, *words, "--metadata", uri)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode()
 
 
 async def marks(queue) -> dict[int, set[str]]:

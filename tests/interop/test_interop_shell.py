@@ -6,11 +6,11 @@ import asyncio
 import json
 import re
 import subprocess
-import sys
 
 import pytest
 
 import quorumbook
+from doubles.warm_command import run_command
 from interop.peer_driver import LEAN
 from interop.peer_java import Java
 from quorumbook.cli.shell.names import NAMES
@@ -59,12 +59,10 @@ def test_every_option_that_the_jar_lists_is_known(listed):
 
 async def ours(uri: str, *words: str) -> str:
     """Run our shell; return what it prints."""
-    command = [sys.executable, "-m", "quorumbook", "-o", "json", "--metadata", uri, "shell", *words]
-    done = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=100, check=False
-    )
+    command = ("-o", "json", "--metadata", uri, "shell", *words)
+    done = await asyncio.to_thread(run_command, *command)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.decode()
 
 
 async def test_reading_commands_agree_in_what_they_say(cluster_of):

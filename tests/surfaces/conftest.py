@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from doubles.clusters import local_cluster
+from doubles.warm_command import run_command
 
 
 @dataclass
@@ -28,7 +29,11 @@ class Done:
 
 
 class CommandLine:
-    """Runs ``quorumbook`` in a process of its own, as a user does."""
+    """Runs ``quorumbook`` in a process of its own, as a user does.
+
+    A command that is called is over when its result is there; one that a test starts is a process
+    of its own from the first instruction of Python on.
+    """
 
     def __init__(self, uri: str, directory: str) -> None:
         self.directory = directory
@@ -55,9 +60,10 @@ class CommandLine:
                     process.kill()
 
     def __call__(self, *words: object, stdin: bytes = b"", code: int = 0) -> Done:
-        with self.running(*words) as process:
-            out, err = process.communicate(stdin, timeout=100)
-        done = Done(process.returncode, out, err.decode())
+        ended = run_command(
+            *words, stdin=stdin, environment=self.environment, directory=self.directory
+        )
+        done = Done(ended.returncode, ended.stdout, ended.stderr.decode())
         assert done.code == code, (words, done)
         assert "Traceback" not in done.err
         return done

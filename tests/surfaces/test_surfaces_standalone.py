@@ -14,6 +14,7 @@ import time
 import pytest
 
 from doubles.ports import free_ports
+from doubles.warm_command import run_command
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("QUORUMBOOK_")}
 
@@ -26,10 +27,7 @@ def _start(directory, *words):
 
 
 def _run(directory, *words, stdin=b""):
-    done = subprocess.run(
-        [sys.executable, "-m", "quorumbook", *map(str, words)],
-        input=stdin, capture_output=True, env=ENVIRONMENT, cwd=directory, check=False, timeout=100,
-    )  # fmt: skip
+    done = run_command(*words, stdin=stdin, environment=ENVIRONMENT, directory=directory)
     assert b"Traceback" not in done.stderr
     return done
 
