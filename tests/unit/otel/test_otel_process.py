@@ -19,6 +19,8 @@ from quorumbook.testing import LocalCluster
 #: As a program says to its children which trace they belong to.
 _TRACE_ID, _SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 _PARENT = {"TRACEPARENT": f"00-{_TRACE_ID}-{_SPAN_ID}-01"}
+#: What a request waits for a collector; ours is three seconds, which one test waits for.
+_BRIEFLY = {"OTEL_EXPORTER_OTLP_TIMEOUT": "0.5"}
 
 cluster = local_cluster(["sqlite"], scope="module")
 
@@ -73,12 +75,12 @@ def test_a_command_is_part_of_the_trace_of_who_started_it(
 def test_no_collector_and_no_setting_keeps_a_command_from_its_work(
     cluster: LocalCluster, environment: dict[str, str]
 ) -> None:
-    there = {"QUORUMBOOK_METADATA": cluster.metadata_uri, **environment}
+    there = {"QUORUMBOOK_METADATA": cluster.metadata_uri, **_BRIEFLY, **environment}
     ledger_id = quorumbook("ledger", "write", text="hello", **there).split()[0]
     assert quorumbook("ledger", "read", ledger_id, **there) == "hello\n"
 
 
-@pytest.fixture(params=[None, 0.3], ids=["silent", "dripping"])
+@pytest.fixture(params=[None, 0.03], ids=["silent", "dripping"])
 def slow_collector(request: pytest.FixtureRequest) -> Iterator[Collector]:
     collector = Collector(request.param)
     yield collector
@@ -90,7 +92,7 @@ def test_a_collector_that_does_not_answer_keeps_no_command_from_its_end(
 ) -> None:
     there = {"QUORUMBOOK_METADATA": cluster.metadata_uri, **slow_collector.environment()}
     ledger_id = quorumbook("ledger", "write", text="hello", **there).split()[0]
-    assert quorumbook("ledger", "read", ledger_id, **there) == "hello\n"
+    assert quorumbook("ledger", "read", ledger_id, **there, **_BRIEFLY) == "hello\n"
     assert slow_collector.spans
 
 
@@ -113,7 +115,7 @@ def work(count):
 before = work(2_500)
 print(work(5_000) - before)
 """
-    done = run(["-c", code], "", **slow_collector.environment())
+    done = run(["-c", code], "", **slow_collector.environment(), **_BRIEFLY)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 100_000, "a span or a line that is kept is dozens of blocks"
 
@@ -124,7 +126,7 @@ async def test_a_bookie_ends_beside_a_collector_that_does_not_answer(
     there = {"QUORUMBOOK_METADATA": f"sqlite:///{tmp_path}/metadata.db"}
     quorumbook("cluster", "init", **there)
     words = ["-m", "quorumbook", "bookie", "run", "--port", "0", "--data-dir", str(tmp_path)]
-    sending = slow_collector.environment(OTEL_METRIC_EXPORT_INTERVAL="200")
+    sending = slow_collector.environment(OTEL_METRIC_EXPORT_INTERVAL="200", **_BRIEFLY)
     with subprocess.Popen(
         [sys.executable, *words, "-o", "jsonl"],
         env={**os.environ, **there, **sending},
