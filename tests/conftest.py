@@ -7,6 +7,7 @@ or what runs the test may catch it (Hypothesis does).  Then the process ends, wh
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -96,6 +97,13 @@ _CONFIG: list[pytest.Config] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     _CONFIG[:] = [config]
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Have no collection of garbage look through ten thousand tests and all modules again."""
+    gc.freeze()
+    gc.enable()
 
 
 def _end_if_it_hangs(item: pytest.Item) -> None:
