@@ -77,13 +77,18 @@ class _Serving(NamedTuple):
 
 
 class Bookie:
-    """One bookie in this process; the metadata store stays the caller's to close."""
+    """One bookie in this process; the metadata store stays the caller's to close.
 
-    #: Where its index is; None: a file of the machine's.
-    indexes: IndexPlace | None = None
+    Args:
+        indexes: Where its index is; None: in files of the machine's.
+    """
 
-    def __init__(self, env: Env, options: BookieOptions, store: MetadataStore) -> None:
+    def __init__(
+        self, env: Env, options: BookieOptions, store: MetadataStore, *,
+        indexes: IndexPlace | None = None,
+    ) -> None:  # fmt: skip
         self._env = env
+        self._indexes = indexes
         self._options = options
         self._store = store
         self._ledgers = LedgerManager(store)
@@ -255,7 +260,7 @@ class Bookie:
             other_directories=options.index_directories,
             options=options.storage,
             open_files_max=open_files_within(env.descriptor_limit()),
-            indexes=self.indexes,
+            indexes=self._indexes,
             told=StorageOwner(
                 on_fatal=self._fatal,
                 on_full=self._storage_full,
@@ -370,14 +375,10 @@ class Bookie:
                 id="bookie", host=self._advertised_host, port=self._port, protocol="bookie-rpc"
             )
         ]
-        if self._options.http is not None and self._http is not None:
+        http, server = self._options.http, self._http
+        if http is not None and server is not None:
             endpoints.append(
-                BookieEndpoint(
-                    id="httpserver",
-                    host=self._options.http.host,
-                    port=self._http.port,
-                    protocol="http",
-                )
+                BookieEndpoint(id="httpserver", host=http.host, port=server.port, protocol="http")
             )
         properties = labels_to_properties(self._options.labels)
         return BookieServiceInfo(

@@ -129,9 +129,8 @@ class BookieMachine(Machine):
         try:
             store = await cluster.store(process, cluster.plan.session_timeout_s)
             options = cluster.plan.bookie_options(self.name, self.root)
-            bookie = _Bookie(process.env, options, store)
+            bookie = _Bookie(process.env, options, store, indexes=ModelPlace(self.disk))
             bookie.in_doubt = self._in_doubt
-            bookie.indexes = ModelPlace(self.disk)
             await bookie.start()
             self.bookie, self.is_new = bookie, False
             self.kernel.trace.note(self.name, "serves")
