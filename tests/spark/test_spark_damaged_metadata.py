@@ -26,7 +26,7 @@ from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.testing import LocalCluster
 
 
-class World:
+class Marred:
     """A cluster with two of everything."""
 
     def __init__(self, cluster: LocalCluster, streams: Streams) -> None:
@@ -73,30 +73,30 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def marred() -> Iterator[Marred]:
     with LocalCluster(bookies=3) as cluster:
         with Streams(cluster) as streams:
-            yield World(cluster, streams)
+            yield Marred(cluster, streams)
         let_go(cluster)
 
 
-def ledger_node(world: World) -> str:
-    return world.paths.ledger(LayoutKind.HIERARCHICAL, world.ledgers[0])
+def ledger_node(marred: Marred) -> str:
+    return marred.paths.ledger(LayoutKind.HIERARCHICAL, marred.ledgers[0])
 
 
-def a_ledger(row: dict[str, Any], world: World) -> bool:
-    return row["ledger_id"] == world.ledgers[0]
+def a_ledger(row: dict[str, Any], marred: Marred) -> bool:
+    return row["ledger_id"] == marred.ledgers[0]
 
 
-def bookie_node(world: World) -> str:
-    return world.paths.bookie(sorted(world.cluster.bookie_ids)[0], read_only=False)
+def bookie_node(marred: Marred) -> str:
+    return marred.paths.bookie(sorted(marred.cluster.bookie_ids)[0], read_only=False)
 
 
-def _is_one(row: dict[str, Any], world: World) -> bool:
+def _is_one(row: dict[str, Any], marred: Marred) -> bool:
     return row["stream"] == "one"
 
 
-def _is_first(row: dict[str, Any], world: World) -> bool:
+def _is_first(row: dict[str, Any], marred: Marred) -> bool:
     return (row["stream"], row["segment"]) == ("one", 1)
 
 
@@ -104,11 +104,11 @@ def _is_first(row: dict[str, Any], world: World) -> bool:
 class Damage:
     """A node that is damaged, and what it costs."""
 
-    node: Callable[[World], str]
+    node: Callable[[Marred], str]
     #: What the log says.
     said: str
     #: By table, which rows go; others stay.
-    gone: dict[str, Callable[[dict[str, Any], World], bool]] = field(default_factory=dict)
+    gone: dict[str, Callable[[dict[str, Any], Marred], bool]] = field(default_factory=dict)
     #: By table, the columns in which rows may be others than before.
     changed: dict[str, set[str]] = field(default_factory=dict)
     data: bytes = b"\xff"
@@ -174,43 +174,43 @@ def _shown(rows: list[dict[str, Any]], changed: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("what", DAMAGES)
 def test_a_damaged_node_costs_its_own_rows_and_is_named(
-    world: World, what: str, caplog: pytest.LogCaptureFixture
+    marred: Marred, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage = DAMAGES[what]
-    node = damage.node(world)
-    data = world.damage(node, damage.data)
+    node = damage.node(marred)
+    data = marred.damage(node, damage.data)
     try:
         with caplog.at_level(logging.ERROR):
-            found = {table: world.read(table) for table in META_COLUMNS}
+            found = {table: marred.read(table) for table in META_COLUMNS}
     finally:
-        world.mend(node, data)
+        marred.mend(node, data)
     assert damage.said in caplog.text
-    for table, rows in world.whole.items():
-        is_gone = damage.gone.get(table, lambda row, world: False)
+    for table, rows in marred.whole.items():
+        is_gone = damage.gone.get(table, lambda row, marred: False)
         changed = damage.changed.get(table, set())
-        left = [row for row in rows if not is_gone(row, world)]
+        left = [row for row in rows if not is_gone(row, marred)]
         assert (len(left) < len(rows)) is (table in damage.gone), table
         assert _shown(found[table], changed) == _shown(left, changed), table
 
 
 def test_jobs_go_by_all_other_ledgers_and_say_which_is_damaged(
-    world: World, tmp_path: Path
+    marred: Marred, tmp_path: Path
 ) -> None:
-    bad, good = world.ledgers
-    node = ledger_node(world)
-    data = world.damage(node, b"\xff")
+    bad, good = marred.ledgers
+    node = ledger_node(marred)
+    data = marred.damage(node, b"\xff")
     try:
-        planned = world.streams.run(audit.plan(world.client, AuditOptions()))
+        planned = marred.streams.run(audit.plan(marred.client, AuditOptions()))
         results = {unit.key: unit.arguments for unit in planned.units}
         assert f"{good}:0-0" in results
-        found = world.streams.run(audit.work(None, None, results[f"{bad}:?"]))
+        found = marred.streams.run(audit.work(None, None, results[f"{bad}:?"]))
         assert audit.has_findings(found)
         assert found["findings"][0]["ledger_id"] == bad
         assert f"ledger {bad}: " in found["findings"][0]["detail"]
         options = ExportOptions(source=f"ledger:0-{good}", out=str(tmp_path))
         with pytest.raises(MetadataFormatError, match=f"ledger {bad}: "):
-            world.streams.run(plan_ledgers(world.client, [(0, good)], options))
-        made = world.streams.run(plan_ledgers(world.client, [(good, good)], options))
+            marred.streams.run(plan_ledgers(marred.client, [(0, good)], options))
+        made = marred.streams.run(plan_ledgers(marred.client, [(good, good)], options))
         assert len(made.units) == 1
     finally:
-        world.mend(node, data)
+        marred.mend(node, data)

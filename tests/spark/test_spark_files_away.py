@@ -21,7 +21,7 @@ from quorumbook.streams.tier.nodes import TierNodes
 NAME = "eu/orders"
 
 
-class World:
+class Away:
     """A stream of four segments of ten records; the first two are in files alone."""
 
     def __init__(self, cluster, files):
@@ -121,77 +121,77 @@ class InDirectory:
 
 
 @pytest.fixture(params=[InBucket, InDirectory])
-def world(request, cluster, tmp_path):
+def away(request, cluster, tmp_path):
     if request.param is InDirectory:
-        return World(cluster, InDirectory(tmp_path))
-    return World(cluster, InBucket(request.getfixturevalue("bucket")))
+        return Away(cluster, InDirectory(tmp_path))
+    return Away(cluster, InBucket(request.getfixturevalue("bucket")))
 
 
-def test_a_stream_whose_files_are_away_is_deleted_whole_or_not_at_all(world, capsys):
-    world.files.take_away()
-    before = world.run(world.tree)
+def test_a_stream_whose_files_are_away_is_deleted_whole_or_not_at_all(away, capsys):
+    away.files.take_away()
+    before = away.run(away.tree)
     with pytest.raises(FilesUnavailableError, match="--forget-files"):
-        world.run(lambda ns: ns.delete_stream(NAME))
-    assert world.run(world.tree) == before
-    assert world.run(world.ledgers_left) == world.ledgers[2:]
-    assert world.command("delete", NAME, "--yes") == 4
+        away.run(lambda ns: ns.delete_stream(NAME))
+    assert away.run(away.tree) == before
+    assert away.run(away.ledgers_left) == away.ledgers[2:]
+    assert away.command("delete", NAME, "--yes") == 4
     told = capsys.readouterr().err
-    assert world.run(world.locations)[0].rpartition("/")[0] in told
+    assert away.run(away.locations)[0].rpartition("/")[0] in told
     # What was not deleted is there when the files are.
-    world.files.bring_back()
-    assert world.run(world.read) == [*range(40)]
-    assert world.run(lambda ns: ns.delete_stream(NAME)) == []
-    assert (world.files.left(), world.run(world.ledgers_left)) == ([], [])
+    away.files.bring_back()
+    assert away.run(away.read) == [*range(40)]
+    assert away.run(lambda ns: ns.delete_stream(NAME)) == []
+    assert (away.files.left(), away.run(away.ledgers_left)) == ([], [])
 
 
-def test_somebody_may_forget_the_files_of_a_stream_and_is_told_where_they_may_be(world, capsys):
-    locations = world.run(world.locations)
-    world.files.take_away()
-    assert world.command("delete", NAME, "--yes", "--forget-files") == 0
+def test_somebody_may_forget_the_files_of_a_stream_and_is_told_where_they_may_be(away, capsys):
+    locations = away.run(away.locations)
+    away.files.take_away()
+    assert away.command("delete", NAME, "--yes", "--forget-files") == 0
     told = capsys.readouterr().err
     assert all(f"files may be left in {location};" in told for location in locations)
-    assert world.run(world.ledgers_left) == []
-    assert world.run(lambda ns: stream_context(ns.stream(NAME)).nodes.exists()) is False
-    world.files.bring_back()
-    assert len(world.files.left()) == 2
+    assert away.run(away.ledgers_left) == []
+    assert away.run(lambda ns: stream_context(ns.stream(NAME)).nodes.exists()) is False
+    away.files.bring_back()
+    assert len(away.files.left()) == 2
     # Of a stream whose files are there nothing is forgotten.
-    world.ledgers = world.run(world._write)
-    assert world.run(lambda ns: ns.delete_stream(NAME, forget_files=True)) == []
-    assert len(world.files.left()) == 2
+    away.ledgers = away.run(away._write)
+    assert away.run(lambda ns: ns.delete_stream(NAME, forget_files=True)) == []
+    assert len(away.files.left()) == 2
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_stream_whose_files_are_away_is_truncated(world, capsys, forgets):
-    locations = world.run(world.locations)
-    world.files.take_away()
-    world.run(lambda ns: ns.stream(NAME).truncate(SequenceId(30)))
-    assert world.run(world.read) == [*range(30, 40)]
+def test_a_stream_whose_files_are_away_is_truncated(away, capsys, forgets):
+    locations = away.run(away.locations)
+    away.files.take_away()
+    away.run(lambda ns: ns.stream(NAME).truncate(SequenceId(30)))
+    assert away.run(away.read) == [*range(30, 40)]
     if not forgets:
         # Bookies give back what they hold, and the lists of files stay.
-        assert world.command("retention", NAME) == 4
+        assert away.command("retention", NAME) == 4
         assert "--forget-files" in capsys.readouterr().err
-        assert world.run(world.ledgers_left) == world.ledgers[3:]
-        assert world.run(world.locations) == locations
-        assert world.run(world.read) == [*range(30, 40)]
-        world.files.bring_back()
-        assert world.command("retention", NAME) == 0
-        assert world.files.left() == []
+        assert away.run(away.ledgers_left) == away.ledgers[3:]
+        assert away.run(away.locations) == locations
+        assert away.run(away.read) == [*range(30, 40)]
+        away.files.bring_back()
+        assert away.command("retention", NAME) == 0
+        assert away.files.left() == []
     else:
-        assert world.command("retention", NAME, "--forget-files", "-o", "json") == 0
+        assert away.command("retention", NAME, "--forget-files", "-o", "json") == 0
         out, told = capsys.readouterr()
         assert [row["segment"] for row in json.loads(out)] == [1, 2, 3]
         assert all(f"files may be left in {location};" in told for location in locations)
-        world.files.bring_back()
-        assert len(world.files.left()) == 2
-    assert world.run(world.locations) == []
-    assert world.run(world.ledgers_left) == world.ledgers[3:]
-    assert world.run(world.read) == [*range(30, 40)]
+        away.files.bring_back()
+        assert len(away.files.left()) == 2
+    assert away.run(away.locations) == []
+    assert away.run(away.ledgers_left) == away.ledgers[3:]
+    assert away.run(away.read) == [*range(30, 40)]
 
 
 def test_a_copy_that_was_interrupted_keeps_a_stream_only_if_its_bucket_is_away(
     cluster, tmp_path, bucket
 ):
-    world = World(cluster, InDirectory(tmp_path))
+    away = Away(cluster, InDirectory(tmp_path))
 
     async def begin(namespace, number, place):
         stream = namespace.stream(NAME)
@@ -202,19 +202,19 @@ def test_a_copy_that_was_interrupted_keeps_a_stream_only_if_its_bucket_is_away(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(moving, "_write_parts", killed)
             with pytest.raises(asyncio.CancelledError):
-                world.run(lambda ns: begin(ns, number, place))
+                away.run(lambda ns: begin(ns, number, place))
 
     interrupted(2, str(tmp_path / "none" / "tier"))
     interrupted(3, bucket.uri("tier"))
     contents = bucket.take_away()
-    before = world.run(world.tree)
+    before = away.run(away.tree)
     with pytest.raises(FilesUnavailableError, match="no bucket"):
-        world.run(lambda ns: ns.delete_stream(NAME))
-    assert world.run(world.tree) == before
-    assert world.run(world.ledgers_left) == world.ledgers[2:]
+        away.run(lambda ns: ns.delete_stream(NAME))
+    assert away.run(away.tree) == before
+    assert away.run(away.ledgers_left) == away.ledgers[2:]
     bucket.bring_back(contents)
-    assert world.run(lambda ns: ns.delete_stream(NAME)) == []
-    assert world.files.left() == []
+    assert away.run(lambda ns: ns.delete_stream(NAME)) == []
+    assert away.files.left() == []
 
 
 async def killed(*_):

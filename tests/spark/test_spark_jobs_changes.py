@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from lake_world import KINDS, World
+from table_job import KINDS, TableJob
 from test_spark_jobs_upserts import write
 
 from quorumbook.cli.main import main
@@ -30,33 +30,33 @@ class Back:
     """A table that ``lake-sink --upsert`` keeps, and the way back into a stream ``back``."""
 
     def __init__(self, cluster, tmp_path, kind):
-        self.world = World(cluster, tmp_path, kind)
+        self.table_job = TableJob(cluster, tmp_path, kind)
         self._jobs = 0
 
     def put(self, *changes):
-        write(self.world, "a", *changes)
+        write(self.table_job, "a", *changes)
         self._jobs += 1
-        self.world.sink_all("a", job_id=f"job{self._jobs}", upserts=True)
+        self.table_job.sink_all("a", job_id=f"job{self._jobs}", upserts=True)
 
     def job(self, **said):
         options = LakeChangesOptions(
-            table=self.world.location, target="stream:back", value="value", creates_stream=True,
+            table=self.table_job.location, target="stream:back", value="value", creates_stream=True,
             **said,
         )  # fmt: skip
-        if self.world.kind == "iceberg":
-            table = versions.IcebergVersions("db.events", self.world.catalog)
-        elif self.world.kind == "delta":
-            table = versions.DeltaVersions(self.world.location)
+        if self.table_job.kind == "iceberg":
+            table = versions.IcebergVersions("db.events", self.table_job.catalog)
+        elif self.table_job.kind == "delta":
+            table = versions.DeltaVersions(self.table_job.location)
         else:
-            table = versions.ManifestVersions(self.world.location)
-        return LakeChanges(connected(self.world.connection), table, options)
+            table = versions.ManifestVersions(self.table_job.location)
+        return LakeChanges(connected(self.table_job.connection), table, options)
 
     def records(self, name="back"):
         async def work(namespace):
             async with namespace.stream(name).reader(tail=False) as reader:
                 return [(record.key, record.payload) async for record in reader]
 
-        return self.world.run(work)
+        return self.table_job.run(work)
 
 
 @pytest.fixture(params=KINDS)
@@ -105,7 +105,7 @@ def test_each_change_comes_back_once_whatever_was_killed(back, monkeypatch):
 
 def test_keys_of_a_partitioned_stream_stay_in_their_partition(cluster, tmp_path):
     back = Back(cluster, tmp_path, "delta")
-    back.world.run(lambda ns: PartitionedStream.create(ns, "back", partitions=2))
+    back.table_job.run(lambda ns: PartitionedStream.create(ns, "back", partitions=2))
     back.put(*((b"%d" % n, b"1") for n in range(20)))
     back.job().step()
     back.put(*((b"%d" % n, b"") for n in range(20)))
@@ -161,15 +161,16 @@ def test_rows_are_json_where_no_column_is_the_payload():
 def test_a_table_of_others_with_partitions_comes_by_the_command(cluster, tmp_path, capsys):
     import deltalake
 
-    world = World(cluster, tmp_path, "delta")
+    table_job = TableJob(cluster, tmp_path, "delta")
     table = pa.table({"id": [1, 2], "city": ["a", "b"], "total": [1.5, 2.5]})
-    deltalake.write_deltalake(world.location, table, partition_by=["city"])
-    words = ["spark", "lake-changes", "--metadata", cluster.metadata_uri, "--namespace", world.path,
-             "--table", world.location, "--format", "delta", "--key", "id", "--to",
+    deltalake.write_deltalake(table_job.location, table, partition_by=["city"])
+    words = ["spark", "lake-changes",
+             "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
+             "--table", table_job.location, "--format", "delta", "--key", "id", "--to",
              "stream:cities", "--create-stream", "-o", "json"]  # fmt: skip
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == {"versions": 1, "upserts": 2, "deletions": 0}
-    deltalake.DeltaTable(world.location).delete("id = 1")
+    deltalake.DeltaTable(table_job.location).delete("id = 1")
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out) == {"versions": 1, "upserts": 0, "deletions": 1}
 
@@ -177,7 +178,7 @@ def test_a_table_of_others_with_partitions_comes_by_the_command(cluster, tmp_pat
         async with namespace.stream("cities").reader(tail=False) as reader:
             return [(record.key, record.payload) async for record in reader]
 
-    assert world.run(work) == [
+    assert table_job.run(work) == [
         (b"1", b'{"id":1,"city":"a","total":1.5}'), (b"2", b'{"id":2,"city":"b","total":2.5}'),
         (b"1", b""),
     ]  # fmt: skip

@@ -33,7 +33,7 @@ from quorumbook.streams.transactions import (
 )
 
 
-class World:
+class Keyed:
     """A namespace, and the job's command."""
 
     def __init__(self, cluster, tmp_path):
@@ -72,38 +72,38 @@ class World:
 
 
 @pytest.fixture
-def world(cluster, tmp_path):
-    return World(cluster, tmp_path)
+def keyed(cluster, tmp_path):
+    return Keyed(cluster, tmp_path)
 
 
-def test_the_latest_of_each_key_replaces_the_result_before(spark, world, capsys):
-    world.write("a", (b"x", b"1"), (b"y", b"2"), (None, b"kept"), (b"x", b"3"), (b"y", b""))
-    assert world.command()[0] == 3  # there is no stream b
-    assert world.command("--create-stream", "--dry-run")[1]["planned"] == [
+def test_the_latest_of_each_key_replaces_the_result_before(spark, keyed, capsys):
+    keyed.write("a", (b"x", b"1"), (b"y", b"2"), (None, b"kept"), (b"x", b"3"), (b"y", b""))
+    assert keyed.command()[0] == 3  # there is no stream b
+    assert keyed.command("--create-stream", "--dry-run")[1]["planned"] == [
         "records of stream:a up to 5"
     ]
-    code, report = world.command("--create-stream", "--max-bookie-mbps", "50")
+    code, report = keyed.command("--create-stream", "--max-bookie-mbps", "50")
     assert (code, report["rows_written"], report["up_to_record"]) == (0, 3, 5)
     first = [(None, b"kept"), (b"x", b"3"), (b"y", b"")]
-    assert world.read("b") == first
+    assert keyed.read("b") == first
     # Killed before it noted that, and given again: it is there once.
-    path = world.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
+    path = keyed.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    code, again = world.command("--create-stream", "--resume", report["job_id"])
+    code, again = keyed.command("--create-stream", "--resume", report["job_id"])
     assert (code, again["was_there"], again["rows_written"]) == (0, True, 0)
-    assert world.read("b") == first
+    assert keyed.read("b") == first
     # What is new replaces it, and nothing is known any more of a key that was deleted.
-    world.write("a", (b"x", b"4"), (None, b"too"))
-    assert world.command("--retain", "0")[0] == 0
-    assert world.read("b") == [(None, b"kept"), (b"x", b"4"), (None, b"too")]
+    keyed.write("a", (b"x", b"4"), (None, b"too"))
+    assert keyed.command("--retain", "0")[0] == 0
+    assert keyed.read("b") == [(None, b"kept"), (b"x", b"4"), (None, b"too")]
     # What others wrote is not replaced.
-    world.write("others", (b"k", b"v"))
+    keyed.write("others", (b"k", b"v"))
     for words, what in (
         ({"target": "others"}, "is not a result"), ({"target": "a"}, "another stream"),
         ({"source": "missing"}, "missing"),
     ):  # fmt: skip
         capsys.readouterr()
-        assert world.command(**words)[0] == (3 if what == "missing" else 2)
+        assert keyed.command(**words)[0] == (3 if what == "missing" else 2)
         assert what in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -135,11 +135,11 @@ def test_what_deletes_a_key_stays_until_it_is_old_and_then_nothing_of_the_key_do
 class Job:
     """The job from stream a to stream b, without what Spark does of it."""
 
-    def __init__(self, world):
-        self.world = world
+    def __init__(self, keyed):
+        self.keyed = keyed
         self.options = CompactKeysOptions(source="a", target="b", retain_s=0.0)
         self.connection = Connection(
-            metadata_uri=world.cluster.metadata_uri, namespace_path=world.path
+            metadata_uri=keyed.cluster.metadata_uri, namespace_path=keyed.path
         )
 
     async def batch(self, namespace, *parts):
@@ -156,7 +156,7 @@ class Job:
         await app.commit(due.end, results, CommitOptions(replaces=True))
 
     def again(self, spark=None):
-        journal = JobJournal.begin(str(self.world.tmp_path), "compact-keys", {})
+        journal = JobJournal.begin(str(self.keyed.tmp_path), "compact-keys", {})
         report = job.run(spark, self.connection, self.options, journal, Limits())
         job.conclude(report)
         return report.summary["was_there"], report.summary["rows_written"]
@@ -216,114 +216,114 @@ HISTORIES = [
 @pytest.mark.parametrize(
     "history", HISTORIES, ids=lambda history: "-".join(step.__name__ for step in history)
 )
-def test_a_result_is_known_for_one_whatever_was_done_to_its_segments(world, history):
-    work = Job(world)
-    directory = str(world.tmp_path / "files")
+def test_a_result_is_known_for_one_whatever_was_done_to_its_segments(keyed, history):
+    work = Job(keyed)
+    directory = str(keyed.tmp_path / "files")
 
     async def age(namespace):
         for step in history:
             await step(namespace, directory)
 
-    world.write("a", (b"x", b"1"), (b"y", b"2"))
-    world.run(lambda ns: ns.create_stream("b"))
-    world.run(lambda ns: work.batch(ns, [b"1", b"2"], [b"3"], [b"4"]))
-    world.run(age)
-    left = world.read("b")
+    keyed.write("a", (b"x", b"1"), (b"y", b"2"))
+    keyed.run(lambda ns: ns.create_stream("b"))
+    keyed.run(lambda ns: work.batch(ns, [b"1", b"2"], [b"3"], [b"4"]))
+    keyed.run(age)
+    left = keyed.read("b")
     assert [payload for _, payload in left] in ([b"1", b"2", b"3", b"4"], [b"2", b"3", b"4"])
     # The same result again, which costs it no record.
     assert work.again() == (True, 0)
-    assert world.read("b") == left
+    assert keyed.read("b") == left
     # The next one, and then one without rows.
-    world.write("a", (b"x", b"5"))
-    world.run(lambda ns: work.batch(ns, [b"5"], [b"6"], [b"7"]))
+    keyed.write("a", (b"x", b"5"))
+    keyed.run(lambda ns: work.batch(ns, [b"5"], [b"6"], [b"7"]))
     assert work.again() == (True, 0)
-    assert [payload for _, payload in world.read("b")] == [b"5", b"6", b"7"]
-    world.run(lambda ns: ns.stream("b").enforce_retention())
-    world.run(age)
-    world.write("a", (b"x", b""))
-    world.run(work.batch)
+    assert [payload for _, payload in keyed.read("b")] == [b"5", b"6", b"7"]
+    keyed.run(lambda ns: ns.stream("b").enforce_retention())
+    keyed.run(age)
+    keyed.write("a", (b"x", b""))
+    keyed.run(work.batch)
     assert work.again() == (True, 0)
-    assert world.read("b") == []
+    assert keyed.read("b") == []
 
 
-def test_a_result_of_a_source_that_has_only_files_is_made(world):
-    work = Job(world)
-    world.write("a", (b"x", b"1"))
-    world.run(lambda ns: ns.create_stream("b"))
+def test_a_result_of_a_source_that_has_only_files_is_made(keyed):
+    work = Job(keyed)
+    keyed.write("a", (b"x", b"1"))
+    keyed.run(lambda ns: ns.create_stream("b"))
 
     async def away(namespace):
         segment = (await namespace.stream("a").segments())[0].metadata
         moved = SegmentInTier(context=stream_context(namespace.stream("a")), metadata=segment)
-        await moving.offload(moved, str(world.tmp_path / "files"))
+        await moving.offload(moved, str(keyed.tmp_path / "files"))
         await moving.delete_copy(moved, delay_s=0.0)
 
-    before = world.run(lambda ns: job.look(ns, work.options))
-    world.run(away)
-    assert world.run(lambda ns: job.look(ns, work.options)) == before
+    before = keyed.run(lambda ns: job.look(ns, work.options))
+    keyed.run(away)
+    assert keyed.run(lambda ns: job.look(ns, work.options)) == before
 
 
-def test_records_of_others_that_were_merged_with_a_result_are_not_replaced(world):
-    work = Job(world)
-    world.write("a", (b"x", b"1"))
-    world.run(lambda ns: ns.create_stream("b"))
-    world.run(lambda ns: work.batch(ns, [b"1"]))
-    world.write("b", (b"k", b"theirs"))
-    world.run(lambda ns: merge(ns, ""))
+def test_records_of_others_that_were_merged_with_a_result_are_not_replaced(keyed):
+    work = Job(keyed)
+    keyed.write("a", (b"x", b"1"))
+    keyed.run(lambda ns: ns.create_stream("b"))
+    keyed.run(lambda ns: work.batch(ns, [b"1"]))
+    keyed.write("b", (b"k", b"theirs"))
+    keyed.run(lambda ns: merge(ns, ""))
     with pytest.raises(ConfigError, match="is not a result"):
-        world.run(lambda ns: job.look(ns, work.options))
+        keyed.run(lambda ns: job.look(ns, work.options))
 
 
-def test_a_result_of_another_source_is_not_replaced(world):
-    work = Job(world)
-    world.write("a", (b"x", b"1"))
-    world.write("c", (b"k", b"1"))
-    world.run(lambda ns: ns.create_stream("b"))
-    world.run(lambda ns: work.batch(ns, [b"1"], [b"2"]))
+def test_a_result_of_another_source_is_not_replaced(keyed):
+    work = Job(keyed)
+    keyed.write("a", (b"x", b"1"))
+    keyed.write("c", (b"k", b"1"))
+    keyed.run(lambda ns: ns.create_stream("b"))
+    keyed.run(lambda ns: work.batch(ns, [b"1"], [b"2"]))
     for step in (tier, restore, merge):
         with pytest.raises(ConfigError, match="is not a result"):
-            world.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
-        world.run(lambda ns, step=step: step(ns, str(world.tmp_path / "files")))
+            keyed.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
+        keyed.run(lambda ns, step=step: step(ns, str(keyed.tmp_path / "files")))
     with pytest.raises(ConfigError, match="is not a result"):
-        world.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
+        keyed.run(lambda ns: job.look(ns, CompactKeysOptions(source="c", target="b")))
 
 
-def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, world):
-    work = Job(world)
-    world.write("a", (b"x", b"1"), (b"y", b"2"))
-    world.run(lambda ns: ns.create_stream("b"))
-    world.run(lambda ns: work.batch(ns, [b"1", b"2"]))
+def test_a_result_without_rows_leaves_nothing_of_the_one_before(spark, keyed):
+    work = Job(keyed)
+    keyed.write("a", (b"x", b"1"), (b"y", b"2"))
+    keyed.run(lambda ns: ns.create_stream("b"))
+    keyed.run(lambda ns: work.batch(ns, [b"1", b"2"]))
     assert work.again() == (True, 0)
-    assert world.read("b") == [(None, b"1"), (None, b"2")]
+    assert keyed.read("b") == [(None, b"1"), (None, b"2")]
     # Killed between the batch and what it leaves to be done.
-    world.write("a", (b"x", b""), (b"y", b""))
-    world.run(work.batch)
-    assert world.read("b") == [(None, b"1"), (None, b"2")]
+    keyed.write("a", (b"x", b""), (b"y", b""))
+    keyed.run(work.batch)
+    assert keyed.read("b") == [(None, b"1"), (None, b"2")]
     assert work.again() == (True, 0)
-    assert world.read("b") == []
-    world.write("a", (b"z", b"3"))
-    world.run(lambda ns: work.batch(ns, [b"3"]))
+    assert keyed.read("b") == []
+    keyed.write("a", (b"z", b"3"))
+    keyed.run(lambda ns: work.batch(ns, [b"3"]))
     assert work.again() == (True, 0)
-    assert world.read("b") == [(None, b"3")]
-    world.write("a", (b"z", b""))
+    assert keyed.read("b") == [(None, b"3")]
+    keyed.write("a", (b"z", b""))
 
     async def begin():
-        namespace = await Namespace.open(f"{world.cluster.metadata_uri}#{world.path}")
+        namespace = await Namespace.open(f"{keyed.cluster.metadata_uri}#{keyed.path}")
         writer = await namespace.stream("a").writer()
         await writer.append(b"4", key=b"late")  # in no segment that is completed
         return namespace, writer
 
-    run = world.cluster._thread.run  # it dies between two steps
+    run = keyed.cluster._thread.run  # it dies between two steps
     namespace, writer = run(begin())
     try:
         assert work.again(spark) == (False, 0)
     finally:
         run(writer.close())
         run(namespace.close())
-    assert world.read("b") == []
+    assert keyed.read("b") == []
 
 
-def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):
-    world.write("s", (None, b"old"), (None, b"older"))
+def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(keyed):
+    keyed.write("s", (None, b"old"), (None, b"older"))
 
     async def write(namespace, *, then):
         app = Application(Place(namespace.client, namespace), "app", Identity("q", "r"))
@@ -346,7 +346,7 @@ def test_a_batch_replaces_what_there_was_in_one_step_or_not_at_all(world):
         return seen
 
     with pytest.raises(OSError, match="killed"):
-        world.run(lambda ns: write(ns, then=False))
-    assert [payload for _, payload in world.read("s")] == [b"old", b"older"]
-    assert world.run(lambda ns: write(ns, then=True))[0] == ["ACTIVE"]
-    assert [payload for _, payload in world.read("s")] == [b"new"]
+        keyed.run(lambda ns: write(ns, then=False))
+    assert [payload for _, payload in keyed.read("s")] == [b"old", b"older"]
+    assert keyed.run(lambda ns: write(ns, then=True))[0] == ["ACTIVE"]
+    assert [payload for _, payload in keyed.read("s")] == [b"new"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from inline import do_units
-from lake_world import KINDS, World
+from table_job import KINDS, TableJob
 
 from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError
@@ -18,8 +18,8 @@ from quorumbook.streams.errors import DataLossError
 
 
 @pytest.fixture(params=KINDS)
-def world(request, cluster, tmp_path):
-    return World(cluster, tmp_path, request.param)
+def table_job(request, cluster, tmp_path):
+    return TableJob(cluster, tmp_path, request.param)
 
 
 def payloads(rows):
@@ -30,19 +30,19 @@ class Killed(BaseException):
     """The process is no more."""
 
 
-def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
+def test_each_record_is_there_once_whatever_was_killed(table_job, monkeypatch):
     monkeypatch.setattr("quorumbook.spark.jobs.data.lake_sink._ROWS", 15)  # handed on together
     first, more = [b"%d" % n for n in range(45)], [b"more %d" % n for n in range(7)]
-    world.write("a", first)
-    world.write("b", [b"of b"])
+    table_job.write("a", first)
+    table_job.write("b", [b"of b"])
     # Killed after files were written, and before the table knew of them.
-    sink = world.sink()
-    world.units(sink.plan())
-    assert world.rows() == []
+    sink = table_job.sink()
+    table_job.units(sink.plan())
+    assert table_job.rows() == []
     # Killed after the table knew of them, and before the job noted it.
-    sink = world.sink("a", "b", job_id="second")
+    sink = table_job.sink("a", "b", job_id="second")
     plan = sink.plan()
-    results = world.units(plan)
+    results = table_job.units(plan)
     commit = type(sink._table).commit  # it dies between two steps
 
     def killed(*arguments):
@@ -53,71 +53,71 @@ def test_each_record_is_there_once_whatever_was_killed(world, monkeypatch):
         patch.setattr(type(sink._table), "commit", killed)  # it dies between two steps
         with pytest.raises(Killed):
             sink.commit(results)
-    assert payloads(world.rows()) == [*first, b"of b"]
-    world.write("a", more)
-    assert world.sink_all(job_id="third").rows == 7
-    assert world.sink().plan() is None
-    rows = world.rows()
+    assert payloads(table_job.rows()) == [*first, b"of b"]
+    table_job.write("a", more)
+    assert table_job.sink_all(job_id="third").rows == 7
+    assert table_job.sink().plan() is None
+    rows = table_job.rows()
     assert payloads(rows) == [*first, *more, b"of b"]
     assert [row["seq"] for row in rows] == [*range(52), 0]
 
 
-def test_of_two_jobs_at_once_one_is_told_so_and_nothing_is_there_twice(world):
-    world.write("a", [b"%d" % n for n in range(20)])
-    one, two = world.sink(job_id="one"), world.sink(job_id="two")
+def test_of_two_jobs_at_once_one_is_told_so_and_nothing_is_there_twice(table_job):
+    table_job.write("a", [b"%d" % n for n in range(20)])
+    one, two = table_job.sink(job_id="one"), table_job.sink(job_id="two")
     plans = one.plan(), two.plan()
-    results = [world.units(plan) for plan in plans]
+    results = [table_job.units(plan) for plan in plans]
     two.commit(results[1])
     with pytest.raises(LakeConflictError, match="another job"):
         one.commit(results[0])
-    assert payloads(world.rows()) == [b"%d" % n for n in range(20)]
-    world.write("a", [b"last"])
-    assert one.commit(world.units(one.plan()))
-    assert len(world.rows()) == 21
+    assert payloads(table_job.rows()) == [b"%d" % n for n in range(20)]
+    table_job.write("a", [b"last"])
+    assert one.commit(table_job.units(one.plan()))
+    assert len(table_job.rows()) == 21
 
 
 def test_what_is_gone_is_an_error_unless_it_is_allowed(cluster, tmp_path):
-    world = World(cluster, tmp_path, "parquet")
-    world.write("a", [b"%d" % n for n in range(10)])
-    world.sink_all()
-    world.write("a", [b"lost", b"lost too"])
-    world.write("a", [b"left"])
-    world.run(lambda ns: ns.stream("a").truncate(SequenceId(12)))
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write("a", [b"%d" % n for n in range(10)])
+    table_job.sink_all()
+    table_job.write("a", [b"lost", b"lost too"])
+    table_job.write("a", [b"left"])
+    table_job.run(lambda ns: ns.stream("a").truncate(SequenceId(12)))
     with pytest.raises(DataLossError, match="--allow-data-loss"):
-        world.sink().plan()
-    world.sink_all(allows_loss=True)
-    assert payloads(world.rows())[-2:] == [b"9", b"left"]
+        table_job.sink().plan()
+    table_job.sink_all(allows_loss=True)
+    assert payloads(table_job.rows())[-2:] == [b"9", b"left"]
     # So it is where only a part of a segment is gone.
-    world.write("a", [b"lost as well", b"left, too"])
-    world.run(lambda ns: ns.stream("a").truncate(SequenceId(14)))
+    table_job.write("a", [b"lost as well", b"left, too"])
+    table_job.run(lambda ns: ns.stream("a").truncate(SequenceId(14)))
     with pytest.raises(DataLossError, match="--allow-data-loss"):
-        world.sink().plan()
-    world.sink_all(allows_loss=True)
-    assert payloads(world.rows())[-2:] == [b"left", b"left, too"]
+        table_job.sink().plan()
+    table_job.sink_all(allows_loss=True)
+    assert payloads(table_job.rows())[-2:] == [b"left", b"left, too"]
     # Another stream of the same name is not taken for it.
-    world.run(lambda ns: ns.delete_stream("a"))
-    world.write("a", [b"new"])
+    table_job.run(lambda ns: ns.delete_stream("a"))
+    table_job.write("a", [b"new"])
     with pytest.raises(DataLossError, match="made again"):
-        world.sink().plan()
+        table_job.sink().plan()
 
 
 def test_what_others_do_to_a_table_hides_not_how_far_it_is(cluster, tmp_path):
-    world = World(cluster, tmp_path, "iceberg")
-    world.write("a", [b"%d" % n for n in range(10)])
-    world.sink_all()
-    table = world.table()._table  # it dies between two steps
+    table_job = TableJob(cluster, tmp_path, "iceberg")
+    table_job.write("a", [b"%d" % n for n in range(10)])
+    table_job.sink_all()
+    table = table_job.table()._table  # it dies between two steps
     for _ in range(2):  # a snapshot without a state, whose parent has none either
         table.append(schema_of("").empty_table())
     assert table.refresh().current_snapshot().parent_snapshot_id is not None
-    assert world.sink().plan() is None
-    world.write("a", [b"more"])
-    assert world.sink_all(job_id="second").rows == 1
-    assert payloads(world.rows()) == [*(b"%d" % n for n in range(10)), b"more"]
+    assert table_job.sink().plan() is None
+    table_job.write("a", [b"more"])
+    assert table_job.sink_all(job_id="second").rows == 1
+    assert payloads(table_job.rows()) == [*(b"%d" % n for n in range(10)), b"more"]
 
 
 def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
-    world = World(cluster, tmp_path, "parquet")
-    world.write("a", [b"%d" % n for n in range(30)])
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write("a", [b"%d" % n for n in range(30)])
     read = Stream.read_split
 
     async def read_split(stream, split):
@@ -126,7 +126,7 @@ def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
                 yield batch
 
     monkeypatch.setattr(Stream, "read_split", read_split)
-    results, errors = do_units(world.connection, world.sink().plan())
+    results, errors = do_units(table_job.connection, table_job.sink().plan())
     assert results == {}
     (error,) = errors.values()
     assert "records 10 to 19 of stream a are missing" in error
@@ -135,37 +135,44 @@ def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_dry_run_makes_no_table(cluster, tmp_path, kind):
-    world = World(cluster, tmp_path, kind)
-    world.write("a", [b"0"])
-    words = ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path]
+    table_job = TableJob(cluster, tmp_path, kind)
+    table_job.write("a", [b"0"])
+    words = [
+        "spark",
+        "lake-sink",
+        "--metadata",
+        cluster.metadata_uri,
+        "--namespace",
+        table_job.path,
+    ]
     words += ["--from", "stream:a", "--format", kind, "--dry-run", "--json-report", "-", "--table"]
     if kind == "iceberg":
         words += ["db.events"]
-        for key, value in world.catalog.items():
+        for key, value in table_job.catalog.items():
             words += ["--catalog", f"{key}={value}"]
     else:
-        words += [world.location]
+        words += [table_job.location]
     assert main(words) == 0
     assert [path for path in tmp_path.rglob("*") if path.is_dir() or path.stat().st_size] == []
 
 
 def test_a_table_of_another_cluster_is_refused(cluster, tmp_path):
-    world = World(cluster, tmp_path, "parquet")
-    world.write("a", [b"0"])
-    sink = world.sink()
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write("a", [b"0"])
+    sink = table_job.sink()
     # It dies between two steps.
     sink._table.commit(LakeState(), LakeState(batch=0, cluster="elsewhere"), [])
     with pytest.raises(ConfigError, match=r"records of cluster elsewhere, the metadata URI leads"):
-        world.sink().plan()
+        table_job.sink().plan()
 
 
 def test_fields_of_json_become_columns_and_what_is_no_such_json_is_found(cluster, tmp_path):
-    world = World(cluster, tmp_path, "parquet")
+    table_job = TableJob(cluster, tmp_path, "parquet")
     good = [{"carrier": "AA", "delay": 3, "on": True}, {"carrier": None, "delay": -1}]
     bad = [b"no json", b"[1]", b'{"delay": "three"}', b'{"delay": 5000000000}']
-    world.write("a", [*(json.dumps(row).encode() for row in good), *bad])
-    sink = world.sink_all(decode="carrier string, delay int, on boolean")
-    rows = world.rows()
+    table_job.write("a", [*(json.dumps(row).encode() for row in good), *bad])
+    sink = table_job.sink_all(decode="carrier string, delay int, on boolean")
+    rows = table_job.rows()
     assert [(row["carrier"], row["delay"], row["on"]) for row in rows[:2]] == [
         ("AA", 3, True), (None, -1, None),
     ]  # fmt: skip
@@ -174,7 +181,7 @@ def test_fields_of_json_become_columns_and_what_is_no_such_json_is_found(cluster
 
 
 def test_a_record_in_chunks_is_one_row_and_what_follows_is_there(cluster, tmp_path):
-    world = World(cluster, tmp_path, "parquet")
+    table_job = TableJob(cluster, tmp_path, "parquet")
     large = bytes(2_500_000)
 
     async def write(namespace):
@@ -183,22 +190,22 @@ def test_a_record_in_chunks_is_one_row_and_what_follows_is_there(cluster, tmp_pa
             for payload in (b"before", large):
                 await writer.append(payload)
 
-    world.run(write)
-    world.sink_all()
-    world.write("a", [b"after"])
-    world.sink_all()
-    assert payloads(world.rows()) == [b"before", large, b"after"]
+    table_job.run(write)
+    table_job.sink_all()
+    table_job.write("a", [b"after"])
+    table_job.sink_all()
+    assert payloads(table_job.rows()) == [b"before", large, b"after"]
 
 
 def test_batches_are_bounded_and_records_keep_what_they_carry(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 300)
-    world = World(cluster, tmp_path, "parquet")
-    world.write(
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write(
         "a", [b"%03d" % n * 20 for n in range(100)], key=b"k", event_time_ms=1_700_000_000_000
     )
-    sink = world.sink_all(max_bytes=1000)
+    sink = table_job.sink_all(max_bytes=1000)
     assert sink.batches > 3
-    rows = world.rows()
+    rows = table_job.rows()
     assert [row["seq"] for row in rows] == list(range(101))
     assert rows[-1]["key"] == b"k"
     assert rows[-1]["event_time"].timestamp() == 1_700_000_000
@@ -206,15 +213,16 @@ def test_batches_are_bounded_and_records_keep_what_they_carry(cluster, tmp_path,
 
 
 def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):
-    world = World(cluster, tmp_path, "parquet")
-    world.write("a", [b'{"n": %d}' % n for n in range(30)])
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write("a", [b'{"n": %d}' % n for n in range(30)])
     report_path = tmp_path / "report.json"
 
     def run(*words):
         report_path.unlink(missing_ok=True)
         code = main(
-            ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path,
-             "--from", "stream:a", "--table", world.location, "--json-report", str(report_path),
+            ["spark", "lake-sink",
+             "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
+             "--from", "stream:a", "--table", table_job.location, "--json-report", str(report_path),
              "--state-dir", str(tmp_path / "jobs"), *words]
         )  # fmt: skip
         return code, json.loads(report_path.read_text()) if report_path.exists() else None
@@ -224,7 +232,7 @@ def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):
     assert (code, report["rows_written"], report["batches"]) == (0, 30, 1)
     code, again = run("--decode", "n int", "--resume", report["job_id"])
     assert (code, again["rows_written"]) == (0, 0)
-    found = spark.read.parquet(*committed_files(world.location)).orderBy("seq").collect()
+    found = spark.read.parquet(*committed_files(table_job.location)).orderBy("seq").collect()
     assert [row.n for row in found] == list(range(30))
     for words, what in (
         (["--decode", "n money"], "--decode"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from inline import do_units
-from lake_world import KINDS, World
+from table_job import KINDS, TableJob
 
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
 
@@ -43,72 +43,74 @@ def decoder_for(schema):
 
 
 @pytest.fixture
-def world(cluster, tmp_path):
-    return World(cluster, tmp_path, "parquet")
+def table_job(cluster, tmp_path):
+    return TableJob(cluster, tmp_path, "parquet")
 
 
-def set_schema(world, name, schema):
+def set_schema(table_job, name, schema):
     async def work(namespace):
         await namespace.create_stream(name, exist_ok=True)
         await namespace.stream(name).set_schema(schema)
 
-    world.run(work)
+    table_job.run(work)
 
 
-def letters_of(world, name=LETTERS):
+def letters_of(table_job, name=LETTERS):
     """Return stream, payload, key and position of the dead letters, and the reasons."""
 
     async def work(namespace):
         async with namespace.stream(name).reader(tail=False) as reader:
             return [record async for record in reader]
 
-    return world.run(work)
+    return table_job.run(work)
 
 
 def plain(letters):
     return [(each.headers["dead-letter-stream"].decode(), each.payload) for each in letters]
 
 
-def test_fields_of_a_schema_and_of_ddl_agree(world):
+def test_fields_of_a_schema_and_of_ddl_agree(table_job):
     rows = [{"carrier": "AA", "delay": 3, "on": True}, {"carrier": None, "delay": -1}, {}]
     bad = [b"no json", b"[1]", b'{"delay": "three"}', b'{"delay": 5000000000}', b'{"on": 1}']
-    world.write("a", [*(json.dumps(row).encode() for row in rows), *bad])
-    set_schema(world, "a", AS_JSON)
-    sink = world.sink_all("a", decode=DDL)
-    expected = world.rows()
+    table_job.write("a", [*(json.dumps(row).encode() for row in rows), *bad])
+    set_schema(table_job, "a", AS_JSON)
+    sink = table_job.sink_all("a", decode=DDL)
+    expected = table_job.rows()
     assert sink.undecoded == len(bad)
-    world.location += "-by-schema"
-    sink = world.sink_all("a", schema_of_stream="a")
+    table_job.location += "-by-schema"
+    sink = table_job.sink_all("a", schema_of_stream="a")
     assert sink.undecoded == len(bad)
-    assert world.rows() == expected
-    assert [row["value"] for row in world.rows()] == [None] * 3 + bad
+    assert table_job.rows() == expected
+    assert [row["value"] for row in table_job.rows()] == [None] * 3 + bad
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_table_takes_the_fields(cluster, tmp_path, kind):
-    world = World(cluster, tmp_path, kind)
+    table_job = TableJob(cluster, tmp_path, kind)
     encoder = decoder_for(SCHEMA)
     values = [{"carrier": None, "delay": n, "tags": ["x"] * n} for n in range(3)]
-    world.write("a", [*map(encoder.encode, values), b"\xff"])
-    set_schema(world, "a", SCHEMA)
-    sink = world.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
+    table_job.write("a", [*map(encoder.encode, values), b"\xff"])
+    set_schema(table_job, "a", SCHEMA)
+    sink = table_job.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
     assert (sink.rows, sink.undecoded) == (3, 1)
-    assert [row["tags"] for row in world.rows()] == [[], ["x"], ["x", "x"]]
-    assert plain(letters_of(world)) == [("a", b"\xff")]
+    assert [row["tags"] for row in table_job.rows()] == [[], ["x"], ["x", "x"]]
+    assert plain(letters_of(table_job)) == [("a", b"\xff")]
 
 
-def test_a_job_that_is_resumed_takes_no_part_that_was_decoded_as_an_older_version(world):
-    world.write("a", [decoder_for(SCHEMA).encode({"carrier": "x", "delay": 1, "tags": []})])
-    set_schema(world, "a", SCHEMA)
+def test_a_job_that_is_resumed_takes_no_part_that_was_decoded_as_an_older_version(table_job):
+    table_job.write("a", [decoder_for(SCHEMA).encode({"carrier": "x", "delay": 1, "tags": []})])
+    set_schema(table_job, "a", SCHEMA)
 
     def keys():
-        return {unit.key for unit in world.sink("a", schema_of_stream="a", job_id="j").plan().units}
+        return {
+            unit.key for unit in table_job.sink("a", schema_of_stream="a", job_id="j").plan().units
+        }
 
     before = keys()
     assert keys() == before
     fields = [*json.loads(SCHEMA.text)["fields"], {"name": "new", "type": "int", "default": 0}]
     wider = {"type": "record", "name": "R", "fields": fields}
-    set_schema(world, "a", Schema(SchemaKind.AVRO, json.dumps(wider)))
+    set_schema(table_job, "a", Schema(SchemaKind.AVRO, json.dumps(wider)))
     assert keys().isdisjoint(before)
 
 
@@ -119,12 +121,12 @@ class Killed(BaseException):
 BAD = [b"\xff%d" % n for n in range(30)]
 
 
-def kill_at(world, moment, monkeypatch):
+def kill_at(table_job, moment, monkeypatch):
     """Run a job of its own, and kill it."""
-    sink = world.sink(
+    sink = table_job.sink(
         "a", "b", schema_of_stream="a", bad="drop", dead_letters=LETTERS, job_id=moment
     )
-    results = world.units(sink.plan())
+    results = table_job.units(sink.plan())
     if moment == "before the letters":
         return
     with monkeypatch.context() as patch:
@@ -140,14 +142,14 @@ def kill_at(world, moment, monkeypatch):
 
             patch.setattr(StreamWriter, "append_nowait", dying)
         else:
-            commit = type(world.target).commit
+            commit = type(table_job.target).commit
 
             def killed(*arguments):
                 if moment == "after the table":
                     commit(*arguments)
                 raise Killed
 
-            patch.setattr(type(world.target), "commit", killed)
+            patch.setattr(type(table_job.target), "commit", killed)
         with pytest.raises(Killed):
             sink.commit(results)
 
@@ -167,49 +169,49 @@ ONE, MANY = 1 << 30, 100
     ids=[*ALL, "smaller batches", "several times", "several times, smaller batches"],
 )
 def test_each_dead_letter_is_there_once_whatever_was_killed(
-    world, monkeypatch, moments, smaller, more
+    table_job, monkeypatch, moments, smaller, more
 ):
     monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 60)
     encoder = decoder_for(SCHEMA)
     good = [encoder.encode({"carrier": None, "delay": n, "tags": []}) for n in range(30)]
-    set_schema(world, "a", SCHEMA)
+    set_schema(table_job, "a", SCHEMA)
     mixed = [payload for pair in zip(good, BAD, strict=True) for payload in pair]
-    world.write("a", mixed)
-    world.write("b", [b"\xee"])
+    table_job.write("a", mixed)
+    table_job.write("b", [b"\xee"])
     for moment in moments:
-        kill_at(world, moment, monkeypatch)
+        kill_at(table_job, moment, monkeypatch)
     if more:
-        world.write("a", [b"\xffmore%d" % n for n in range(more)])
-    world.sink_all(
+        table_job.write("a", [b"\xffmore%d" % n for n in range(more)])
+    table_job.sink_all(
         "a", "b", schema_of_stream="a", bad="drop", dead_letters=LETTERS, max_bytes=smaller
     )
-    found = letters_of(world)
+    found = letters_of(table_job)
     expected = [("a", payload) for payload in BAD]
     expected += [("a", b"\xffmore%d" % n) for n in range(more)]
     assert [each for each in plain(found) if each[0] == "a"] == expected
     assert [each for each in plain(found) if each[0] == "b"] == [("b", b"\xee")]
-    assert [row["delay"] for row in world.rows()] == list(range(30))
+    assert [row["delay"] for row in table_job.rows()] == list(range(30))
     assert all(b"not a record" in each.headers["dead-letter-reason"] for each in found)
 
 
-def test_a_stream_made_again_and_another_table_have_letters_of_their_own(world):
-    set_schema(world, "a", SCHEMA)
-    world.write("a", [b"\xff0"])
+def test_a_stream_made_again_and_another_table_have_letters_of_their_own(table_job):
+    set_schema(table_job, "a", SCHEMA)
+    table_job.write("a", [b"\xff0"])
     options = {"schema_of_stream": "a", "bad": "drop", "dead_letters": LETTERS}
-    world.sink_all("a", **options)
-    world.sink_all("a", **options)
-    world.location += "-other"
-    world.sink_all("a", **options)
-    assert plain(letters_of(world)) == [("a", b"\xff0")] * 2
-    world.run(lambda namespace: namespace.delete_stream("a"))
-    set_schema(world, "a", SCHEMA)
-    world.write("a", [b"\xff1"])
-    world.sink_all("a", allows_loss=True, **options)
-    assert plain(letters_of(world))[2:] == [("a", b"\xff1")]
+    table_job.sink_all("a", **options)
+    table_job.sink_all("a", **options)
+    table_job.location += "-other"
+    table_job.sink_all("a", **options)
+    assert plain(letters_of(table_job)) == [("a", b"\xff0")] * 2
+    table_job.run(lambda namespace: namespace.delete_stream("a"))
+    set_schema(table_job, "a", SCHEMA)
+    table_job.write("a", [b"\xff1"])
+    table_job.sink_all("a", allows_loss=True, **options)
+    assert plain(letters_of(table_job))[2:] == [("a", b"\xff1")]
 
 
-def test_a_dead_letter_keeps_what_it_carried_where_there_is_room(world):
-    set_schema(world, "a", SCHEMA)
+def test_a_dead_letter_keeps_what_it_carried_where_there_is_room(table_job):
+    set_schema(table_job, "a", SCHEMA)
 
     async def work(namespace):
         async with namespace.stream("a").writer() as writer:
@@ -217,9 +219,9 @@ def test_a_dead_letter_keeps_what_it_carried_where_there_is_room(world):
             await writer.append(b"\xff" * 3_000_000, key=b"k", headers={"h": b"v"}, event_time_ms=7)
             await writer.append(b"\xff", key=b"k" * 100, headers=large)
 
-    world.run(work)
-    world.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
-    first, second = letters_of(world)
+    table_job.run(work)
+    table_job.sink_all("a", schema_of_stream="a", bad="drop", dead_letters=LETTERS)
+    first, second = letters_of(table_job)
     assert (first.payload, first.key, first.event_time_ms) == (b"\xff" * 3_000_000, b"k", 7)
     assert first.headers["h"] == b"v"
     assert first.headers["dead-letter-position"].startswith(b"1:")
@@ -230,11 +232,11 @@ def test_a_dead_letter_keeps_what_it_carried_where_there_is_room(world):
     }
 
 
-def test_bad_records_are_an_error_where_that_is_said(world):
-    set_schema(world, "a", SCHEMA)
-    world.write("a", [b"\xff"])
-    plan = world.sink("a", schema_of_stream="a", bad="fail").plan()
-    _, errors = do_units(world.connection, plan)
+def test_bad_records_are_an_error_where_that_is_said(table_job):
+    set_schema(table_job, "a", SCHEMA)
+    table_job.write("a", [b"\xff"])
+    plan = table_job.sink("a", schema_of_stream="a", bad="fail").plan()
+    _, errors = do_units(table_job.connection, plan)
     assert "of stream a cannot be decoded: not a record" in next(iter(errors.values()))
 
 
@@ -254,11 +256,11 @@ def test_rows_are_by_name_whatever_order_a_version_had():
 
 
 def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
-    world = World(cluster, tmp_path, "parquet")
-    world.write("a", [b"\xff"])
+    table_job = TableJob(cluster, tmp_path, "parquet")
+    table_job.write("a", [b"\xff"])
     words = [
-        "spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path,
-        "--table", world.location, "--state-dir", str(tmp_path / "jobs"), "--dry-run",
+        "spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
+        "--table", table_job.location, "--state-dir", str(tmp_path / "jobs"), "--dry-run",
     ]  # fmt: skip
     for more, what in (
         (["--from", "stream:a", "--dead-letters", "d"], "need --decode"),
@@ -272,5 +274,5 @@ def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
     ):  # fmt: skip
         assert main([*words, *more]) != 0
         assert what in capsys.readouterr().err
-    set_schema(world, "a", SCHEMA)
+    set_schema(table_job, "a", SCHEMA)
     assert main([*words, "--from", "stream:a", "--decode", "schema", "--dead-letters", "d"]) == 0

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 from inline import run_inline
-from lake_world import World as LakeWorld
 from spark_helpers import in_namespace
+from table_job import TableJob
 
 from quorumbook.cli.main import main
 from quorumbook.errors import ConfigError
@@ -29,7 +29,7 @@ from quorumbook.streams.errors import StreamNotFoundError
 PARTITIONS = 3
 
 
-class World:
+class Flown:
     """A namespace with one partitioned stream, ``flights``, and one without, ``plain``."""
 
     def __init__(self, cluster: Any) -> None:
@@ -55,28 +55,28 @@ class World:
 
 
 @pytest.fixture
-def world(cluster: Any) -> World:
-    return World(cluster)
+def flown(cluster: Any) -> Flown:
+    return Flown(cluster)
 
 
 ROWS = sorted((b"k%d" % n, b"%d.%d" % (lap, n)) for lap in range(2) for n in range(30))
 
 
-def test_a_bare_name_stands_for_all_partitions(world: World) -> None:
+def test_a_bare_name_stands_for_all_partitions(flown: Flown) -> None:
     parts = [Chosen(f"flights/p{n}", "flights", n) for n in range(PARTITIONS)]
     plain = Chosen("plain", "plain")
-    assert world.run(lambda ns: chosen(ns, ["flights", "plain"])) == [*parts, plain]
-    assert sorted(world.run(lambda ns: chosen(ns, []))) == sorted([*parts, plain])
-    assert world.run(lambda ns: chosen(ns, ["flights/p1"])) == [Chosen("flights/p1", "flights/p1")]
-    assert world.run(lambda ns: chosen_streams(ns, ["flights"])) == [each.name for each in parts]
+    assert flown.run(lambda ns: chosen(ns, ["flights", "plain"])) == [*parts, plain]
+    assert sorted(flown.run(lambda ns: chosen(ns, []))) == sorted([*parts, plain])
+    assert flown.run(lambda ns: chosen(ns, ["flights/p1"])) == [Chosen("flights/p1", "flights/p1")]
+    assert flown.run(lambda ns: chosen_streams(ns, ["flights"])) == [each.name for each in parts]
     with pytest.raises(StreamNotFoundError, match="no stream nowhere"):
-        world.run(lambda ns: chosen(ns, ["nowhere"]))
+        flown.run(lambda ns: chosen(ns, ["nowhere"]))
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
-def test_export_has_partition_and_headers(world: World, tmp_path: Path, form: str) -> None:
+def test_export_has_partition_and_headers(flown: Flown, tmp_path: Path, form: str) -> None:
     options = ExportOptions(source="stream:*", out=str(tmp_path / "out"), format=form)
-    report = world.job(lambda ns: export.plan_streams(ns, ["flights"], options), export.conclude)
+    report = flown.job(lambda ns: export.plan_streams(ns, ["flights"], options), export.conclude)
     assert report.summary["rows_written"] == 60
     files = sorted((tmp_path / "out").iterdir())
     if form == "parquet":
@@ -91,13 +91,13 @@ def test_export_has_partition_and_headers(world: World, tmp_path: Path, form: st
         assert (quoted if form == "jsonl" else quoted.replace('"', '""')) in text
 
 
-def test_tables_have_partition_and_headers(cluster: Any, world: World, tmp_path: Path) -> None:
+def test_tables_have_partition_and_headers(cluster: Any, flown: Flown, tmp_path: Path) -> None:
     for kind in "parquet", "iceberg", "delta":
         (tmp_path / kind).mkdir()
-        lake = LakeWorld(cluster, tmp_path / kind, kind)
-        lake.path = world.path
+        lake = TableJob(cluster, tmp_path / kind, kind)
+        lake.path = flown.path
         lake.connection = lake.connection.__class__(
-            metadata_uri=cluster.metadata_uri, namespace_path=world.path
+            metadata_uri=cluster.metadata_uri, namespace_path=flown.path
         )
         lake.sink_all("flights")
         rows = lake.rows()
@@ -107,8 +107,8 @@ def test_tables_have_partition_and_headers(cluster: Any, world: World, tmp_path:
         assert all(row["headers"] == [{"key": "h", "value": row["value"]}] for row in rows)
 
 
-def test_upkeep_takes_the_bare_name(world: World, tmp_path: Path) -> None:
-    report = world.job(
+def test_upkeep_takes_the_bare_name(flown: Flown, tmp_path: Path) -> None:
+    report = flown.job(
         lambda ns: compact_segments.plan(
             ns,
             CompactOptions(streams=("flights",), target_bytes=1 << 20, older_than_s=0, keep_s=0),
@@ -116,22 +116,22 @@ def test_upkeep_takes_the_bare_name(world: World, tmp_path: Path) -> None:
         compact_segments.conclude,
     )
     assert report.summary["segments_made"] == PARTITIONS
-    report = world.job(
+    report = flown.job(
         lambda ns: tier.plan_offload(
             ns, OffloadOptions(streams=("flights",), to=str(tmp_path / "tier"), delete_lag_s=0)
         ),
         tier.conclude,
     )
     assert (report.errors, report.summary["files"]) == ({}, PARTITIONS)
-    report = world.job(lambda ns: tier.plan_verify(ns, ["flights"]), tier.conclude)
+    report = flown.job(lambda ns: tier.plan_verify(ns, ["flights"]), tier.conclude)
     assert (report.findings, report.summary["files"]) == (0, PARTITIONS)
 
 
 def test_keys_are_compacted_partition_by_partition(
-    spark: Any, cluster: Any, world: World, tmp_path: Path
+    spark: Any, cluster: Any, flown: Flown, tmp_path: Path
 ) -> None:
     words = [
-        "spark", "compact-keys", "--metadata", cluster.metadata_uri, "--namespace", world.path,
+        "spark", "compact-keys", "--metadata", cluster.metadata_uri, "--namespace", flown.path,
         "--from", "stream:flights", "--to", "stream:latest", "--create-stream",
         "--state-dir", str(tmp_path),
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_keys_are_compacted_partition_by_partition(
         async with stream.reader(tail=False) as reader:
             return [(each.record.key, each.record.payload) async for each in reader]
 
-    assert sorted(world.run(read)) == [row for row in ROWS if row[1].startswith(b"1.")]
+    assert sorted(flown.run(read)) == [row for row in ROWS if row[1].startswith(b"1.")]
     options = CompactKeysOptions(source="flights", target="plain")
     with pytest.raises(ConfigError, match="3 partitions, and stream plain no partitions"):
-        world.run(lambda ns: compact_keys.parts_of(ns, options))
+        flown.run(lambda ns: compact_keys.parts_of(ns, options))

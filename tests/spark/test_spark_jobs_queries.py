@@ -17,7 +17,7 @@ from quorumbook.streams.stream_context import stream_context
 PATH = "/queried"
 
 
-class World:
+class Command:
     """Streams of the tests' cluster, and the jobs' command."""
 
     def __init__(self, cluster, tmp_path):
@@ -53,48 +53,48 @@ class World:
 
 
 @pytest.fixture
-def world(spark, cluster, tmp_path):
-    return World(cluster, tmp_path)
+def command(spark, cluster, tmp_path):
+    return Command(cluster, tmp_path)
 
 
 def names():
     return (f"a{uuid4().hex[:8]}", f"b{uuid4().hex[:8]}")
 
 
-def test_a_replay_has_every_record_once_in_order_and_goes_on_where_it_ended(world):
+def test_a_replay_has_every_record_once_in_order_and_goes_on_where_it_ended(command):
     source, target = names()
-    world.write(source, [b"%d" % n for n in range(300)])
+    command.write(source, [b"%d" % n for n in range(300)])
     words = ["--from", f"stream:{source}", "--to", f"stream:{target}", "--create-stream"]
-    code, report = world.run("transform", *words, "--max-bookie-mbps", "100")
+    code, report = command.run("transform", *words, "--max-bookie-mbps", "100")
     assert (code, report["input_rows"]) == (0, 300)
-    assert world.read(target) == [b"%d" % n for n in range(300)]
+    assert command.read(target) == [b"%d" % n for n in range(300)]
     # It came to its end: nothing is done again.
-    code, again = world.run("transform", *words, "--resume", report["job_id"])
+    code, again = command.run("transform", *words, "--resume", report["job_id"])
     assert (code, again["resumed"]) == (0, 1)
     # Killed before it noted its end, and more came: it goes on at the very record.
-    world.write(source, [b"more"])
-    path = world.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
+    command.write(source, [b"more"])
+    path = command.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    code, again = world.run("transform", *words, "--resume", report["job_id"])
+    code, again = command.run("transform", *words, "--resume", report["job_id"])
     assert (code, again["input_rows"]) == (0, 1)
-    assert world.read(target) == [*(b"%d" % n for n in range(300)), b"more"]
+    assert command.read(target) == [*(b"%d" % n for n in range(300)), b"more"]
 
 
-def test_sql_and_python_choose_and_change_records(world):
+def test_sql_and_python_choose_and_change_records(command):
     source, target = names()
-    world.write(source, [b"%d" % n for n in range(100)])
-    function = world.tmp_path / "doubling.py"
+    command.write(source, [b"%d" % n for n in range(100)])
+    function = command.tmp_path / "doubling.py"
     function.write_text(
         "def transform(records):\n"
         "    return records.selectExpr('seq', 'cast(cast(value AS string) AS int) * 2 AS number')\n"
     )
     sql = "SELECT concat(seq, '=', number) AS value FROM records WHERE number % 4 = 0"
-    code, _ = world.run(
+    code, _ = command.run(
         "transform", "--from", f"stream:{source}", "--to", f"stream:{target}", "--create-stream",
         "--udf", str(function), "--sql", sql, "--range", "10-19",
     )  # fmt: skip
     assert code == 0
-    assert world.read(target) == [b"%d=%d" % (n, 2 * n) for n in range(10, 20, 2)]
+    assert command.read(target) == [b"%d=%d" % (n, 2 * n) for n in range(10, 20, 2)]
 
 
 def test_state_is_in_as_many_partitions_as_tasks_run_at_once_unless_somebody_says(spark):
@@ -114,7 +114,7 @@ def event(carrier, minute, delay):
     return json.dumps({"carrier": carrier, "at": at, "delay": delay}).encode()
 
 
-def test_windows_are_written_once_complete_and_what_is_too_late_is_left_out(world):
+def test_windows_are_written_once_complete_and_what_is_too_late_is_left_out(command):
     source, target = names()
     words = [
         "--from", f"stream:{source}", "--to", f"stream:{target}", "--create-stream", "--schema",
@@ -122,24 +122,24 @@ def test_windows_are_written_once_complete_and_what_is_too_late_is_left_out(worl
         "--watermark", "5 minutes", "--group-by", "carrier", "--measure", "count(*) AS flights",
         "--measure", "sum(delay) AS delay",
     ]  # fmt: skip
-    world.write(source, [event("AA", 1, 5), event("UA", 4, 1), event("AA", 9, 7)])
-    world.write(source, [event("AA", 16, 2), event("AA", 8, 1)])  # late, and not too late
-    code, report = world.run("analytics", *words)
+    command.write(source, [event("AA", 1, 5), event("UA", 4, 1), event("AA", 9, 7)])
+    command.write(source, [event("AA", 16, 2), event("AA", 8, 1)])  # late, and not too late
+    code, report = command.run("analytics", *words)
     assert code == 0
     rows = {
-        (row["carrier"], row["window_start"]): row for row in map(json.loads, world.read(target))
+        (row["carrier"], row["window_start"]): row for row in map(json.loads, command.read(target))
     }
     assert {key: (row["flights"], row["delay"]) for key, row in rows.items()} == {
         ("AA", "2013-01-01T00:00:00.000Z"): (3, 13),
         ("UA", "2013-01-01T00:00:00.000Z"): (1, 1),
     }
     # Its window was written; this one comes too late for it.
-    world.write(source, [event("AA", 2, 100), event("AA", 40, 0)])
-    path = world.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
+    command.write(source, [event("AA", 2, 100), event("AA", 40, 0)])
+    path = command.tmp_path / "jobs" / f"{report['job_id']}.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    code, _ = world.run("analytics", *words, "--resume", report["job_id"])
+    code, _ = command.run("analytics", *words, "--resume", report["job_id"])
     assert code == 0
-    rows = [json.loads(row) for row in world.read(target)]
+    rows = [json.loads(row) for row in command.read(target)]
     assert [(r["carrier"], r["window_start"], r["delay"]) for r in rows[2:]] == [
         ("AA", "2013-01-01T00:10:00.000Z", 2)
     ]
@@ -159,11 +159,11 @@ def test_windows_are_written_once_complete_and_what_is_too_late_is_left_out(worl
         ),
     ],
 )
-def test_bad_input_is_one_line_before_anything_runs(world, job, words, what, capsys):
+def test_bad_input_is_one_line_before_anything_runs(command, job, words, what, capsys):
     source, _ = names()
-    world.write(source, [b"record"])
+    command.write(source, [b"record"])
     capsys.readouterr()
-    code, _ = world.run(job, "--from", f"stream:{source}", *words, "--dry-run")
+    code, _ = command.run(job, "--from", f"stream:{source}", *words, "--dry-run")
     assert code == 2
     # Spark may have warned before.
     line = capsys.readouterr().err.splitlines()[-1]

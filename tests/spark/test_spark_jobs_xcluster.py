@@ -52,7 +52,7 @@ def elsewhere():
         let_go(running)
 
 
-class World:
+class Pair:
     """A namespace of the same name on both sides, and the job without Spark around it."""
 
     def __init__(self, here, there, tmp_path):
@@ -128,39 +128,39 @@ class World:
 
 
 @pytest.fixture
-def world(cluster, elsewhere, tmp_path):
-    return World(cluster, elsewhere, tmp_path)
+def pair(cluster, elsewhere, tmp_path):
+    return Pair(cluster, elsewhere, tmp_path)
 
 
 class Killed(BaseException):
     """The process is no more."""
 
 
-def test_copies_have_everything_and_go_on_at_the_very_record(world):
-    world.write("a", [b"%d" % n for n in range(20)], key=b"k", headers={"h": b"v"},
+def test_copies_have_everything_and_go_on_at_the_very_record(pair):
+    pair.write("a", [b"%d" % n for n in range(20)], key=b"k", headers={"h": b"v"},
                 event_time_ms=5)  # fmt: skip
-    world.write("b/c", [b"other"])
-    job = world.copy()
+    pair.write("b/c", [b"other"])
+    job = pair.copy()
     assert (job.records, job.batches) == (21, 1)
     for name in "a", "b/c":
-        assert world.records(name, "there") == world.records(name, "here")
-        assert world.facts(name, "there") == world.facts(name, "here")
-    assert world.job().plan() is None
+        assert pair.records(name, "there") == pair.records(name, "here")
+        assert pair.facts(name, "there") == pair.facts(name, "here")
+    assert pair.job().plan() is None
     # A record in chunks, over several entries, and what follows it.
-    world.write("a", [bytes(2_500_000), b"after"])
-    world.copy(job_id="two")
-    assert world.records("a", "there") == world.records("a", "here")
-    assert world.facts("a", "there") == world.facts("a", "here")
-    assert world.verify().findings == 0
+    pair.write("a", [bytes(2_500_000), b"after"])
+    pair.copy(job_id="two")
+    assert pair.records("a", "there") == pair.records("a", "here")
+    assert pair.facts("a", "there") == pair.facts("a", "here")
+    assert pair.verify().findings == 0
 
 
-def test_copies_in_chunks_are_where_their_chunks_say(world, monkeypatch):
+def test_copies_in_chunks_are_where_their_chunks_say(pair, monkeypatch):
     monkeypatch.setattr("quorumbook.streams.writing.pending.MAX_PAYLOAD_SIZE_BYTES", 1000)
     monkeypatch.setattr("quorumbook.streams.writing.pending.CHUNK_SIZE_BYTES", 400)
     monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 700)
     large = [bytes([n]) * 1300 for n in range(4)]
-    world.write("a", [b"%d" % n for n in range(30)])
-    world.write("a", [b"before", large[0], b"between", large[1], large[2], b"behind"])
+    pair.write("a", [b"%d" % n for n in range(30)])
+    pair.write("a", [b"before", large[0], b"between", large[1], large[2], b"behind"])
 
     def places(side):
         """Return where readers say that records are, and what they find there."""
@@ -176,14 +176,14 @@ def test_copies_in_chunks_are_where_their_chunks_say(world, monkeypatch):
                 assert found.payload == payload
             return [position for position, *_ in told]
 
-        return world.run(side, work)
+        return pair.run(side, work)
 
-    assert world.copy().segments > 4  # so numbers and entries are others than those of the source
-    assert world.records("a", "there") == world.records("a", "here")
+    assert pair.copy().segments > 4  # so numbers and entries are others than those of the source
+    assert pair.records("a", "there") == pair.records("a", "here")
     assert places("there") != places("here")
-    world.write("a", [large[3], b"last"])
-    world.copy(job_id="two")
-    assert world.records("a", "there") == world.records("a", "here")
+    pair.write("a", [large[3], b"last"])
+    pair.copy(job_id="two")
+    assert pair.records("a", "there") == pair.records("a", "here")
     places("there")
 
     async def merge(namespace):
@@ -195,8 +195,8 @@ def test_copies_in_chunks_are_where_their_chunks_say(world, monkeypatch):
         await work.run(await work.rules(target_bytes=1 << 20))
 
     # Small segments are merged, but none with chunks is given another number for it.
-    world.run("there", merge)
-    assert [row[2] for row in world.records("a", "there")][36:38] == [large[3], b"last"]
+    pair.run("there", merge)
+    assert [row[2] for row in pair.records("a", "there")][36:38] == [large[3], b"last"]
     places("there")
 
 
@@ -265,14 +265,14 @@ def test_chunks_tell_where_in_the_copy_their_record_begins():
     assert (draft.number, draft.first_sequence_id) == (21, 100)
 
 
-def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
+def test_each_record_is_copied_once_whatever_was_killed(pair, monkeypatch):
     monkeypatch.setattr("quorumbook.spark.jobs.batches._SPLIT_BYTES", 400)
-    world.write("a", [b"%03d" % n * 20 for n in range(60)])
+    pair.write("a", [b"%03d" % n * 20 for n in range(60)])
     # Killed when the ledgers were written, and before the step.
-    world.units(world.job(max_bytes=1000).plan())
+    pair.units(pair.job(max_bytes=1000).plan())
     # Killed after the step, and before the job noted it.
-    job = world.job(job_id="two", max_bytes=1000)
-    results = world.units(job.plan())
+    job = pair.job(job_id="two", max_bytes=1000)
+    results = pair.units(job.plan())
     commit = Application.commit
 
     async def killed(*arguments):
@@ -283,18 +283,18 @@ def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
         patch.setattr(Application, "commit", killed)
         with contextlib.suppress(Killed):
             job.commit(results)
-    copied = world.records("a", "there")
+    copied = pair.records("a", "there")
     assert 0 < len(copied) < 60
     # Two at once: one of them is told so.
-    one, two = world.job(job_id="three"), world.job(job_id="four")
+    one, two = pair.job(job_id="three"), pair.job(job_id="four")
     plans = one.plan(), two.plan()
-    done = [world.units(plan) for plan in plans]
+    done = [pair.units(plan) for plan in plans]
     assert two.commit(done[1])
     with pytest.raises(TransactionLostError):
         one.commit(done[0])
-    world.copy(job_id="five")
-    assert world.records("a", "there") == world.records("a", "here")
-    segments = world.run("there", lambda ns: stream_context(ns.stream("a")).nodes.segments())
+    pair.copy(job_id="five")
+    assert pair.records("a", "there") == pair.records("a", "here")
+    segments = pair.run("there", lambda ns: stream_context(ns.stream("a")).nodes.segments())
     named = {segment.ledger_id for segment in segments}
 
     async def orphans(namespace):
@@ -306,16 +306,16 @@ def test_each_record_is_copied_once_whatever_was_killed(world, monkeypatch):
             )
         }
 
-    assert world.run("there", orphans) == named
+    assert pair.run("there", orphans) == named
 
 
-def test_how_far_copies_are_is_asked_once_for_a_batch_and_of_all_together(world, monkeypatch):
+def test_how_far_copies_are_is_asked_once_for_a_batch_and_of_all_together(pair, monkeypatch):
     names = [f"s{number}" for number in range(8)]
     for name in names:
-        world.write(name, [b"first"])
-    world.copy()
+        pair.write(name, [b"first"])
+    pair.copy()
     for name in names:
-        world.write(name, [b"second"])
+        pair.write(name, [b"second"])
     asked, together, head = [], asyncio.Barrier(len(names)), Application.head
 
     async def counted(app):
@@ -325,39 +325,39 @@ def test_how_far_copies_are_is_asked_once_for_a_batch_and_of_all_together(world,
         return await head(app)
 
     monkeypatch.setattr(Application, "head", counted)
-    job = world.job(job_id="two")
+    job = pair.job(job_id="two")
     plan = job.plan()
     assert len(plan.units) == len(asked) == len({*asked}) == len(names)
-    assert job.commit(world.units(plan))
+    assert job.commit(pair.units(plan))
     for name in names:
-        assert world.records(name, "there") == world.records(name, "here")
+        assert pair.records(name, "there") == pair.records(name, "here")
 
 
-def test_a_stream_is_copied_while_somebody_writes_it(world):
+def test_a_stream_is_copied_while_somebody_writes_it(pair):
     async def write(namespace):
         await namespace.create_stream("a")
         async with namespace.stream("a").writer() as writer:
             for number in range(5):
                 await writer.append(b"%d" % number)
-                await asyncio.to_thread(world.copy, job_id=f"copy {number}")
+                await asyncio.to_thread(pair.copy, job_id=f"copy {number}")
         # A writer that is fenced out goes on in another segment.
         assert len(await namespace.stream("a").segments()) == 1
 
-    world.run("here", write)
-    world.copy()
-    assert [row[2] for row in world.records("a", "there")] == [b"%d" % n for n in range(5)]
-    assert world.records("a", "there") == world.records("a", "here")
+    pair.run("here", write)
+    pair.copy()
+    assert [row[2] for row in pair.records("a", "there")] == [b"%d" % n for n in range(5)]
+    assert pair.records("a", "there") == pair.records("a", "here")
 
 
-def test_what_is_being_copied_is_nobodys_orphan(world):
-    world.write("a", [b"1"])
-    world.copy()
-    world.write("a", [b"2"])
-    job = world.job(job_id="two")
-    results = world.units(job.plan())
-    assert world.run("there", lambda ns: collect_orphans(Place(ns.client, ns))) == []
+def test_what_is_being_copied_is_nobodys_orphan(pair):
+    pair.write("a", [b"1"])
+    pair.copy()
+    pair.write("a", [b"2"])
+    job = pair.job(job_id="two")
+    results = pair.units(job.plan())
+    assert pair.run("there", lambda ns: collect_orphans(Place(ns.client, ns))) == []
     assert job.commit(results)
-    assert world.records("a", "there") == world.records("a", "here")
+    assert pair.records("a", "there") == pair.records("a", "here")
 
 
 @pytest.mark.parametrize(
@@ -382,47 +382,47 @@ def test_verify_compares_all_that_a_record_has(name):
     assert (found.as_values()["findings"], len(found.as_values()["rows"])) == (33, 20)
 
 
-def test_verify_finds_what_is_missing_differs_or_is_too_much(world):
-    world.write("a", [b"%d" % n for n in range(10)])
-    world.copy()
-    world.write("a", [b"not copied yet"])
-    report = world.verify()
+def test_verify_finds_what_is_missing_differs_or_is_too_much(pair):
+    pair.write("a", [b"%d" % n for n in range(10)])
+    pair.copy()
+    pair.write("a", [b"not copied yet"])
+    report = pair.verify()
     assert (report.findings, report.summary["lag_records"]) == (0, {"a": 1})
     # Somebody writes into the copy: what comes next is refused, and it is found.
-    world.write("a", [b"foreign"], side="there")
+    pair.write("a", [b"foreign"], side="there")
     with pytest.raises(TransactionLostError, match="somebody else wrote it"):
-        world.copy(job_id="two")
-    report = world.verify("a")
+        pair.copy(job_id="two")
+    report = pair.verify("a")
     assert report.findings == 1
     assert "ends before record 11" in report.summary["rows"][0]["what"]
     # Other records under the same sequence ids.
-    world.write("b", [b"1", b"2", b"3"])
-    world.copy("b", job_id="three")
+    pair.write("b", [b"1", b"2", b"3"])
+    pair.copy("b", job_id="three")
 
     async def forge(namespace):
         await namespace.delete_stream("b")
 
-    world.run("here", forge)
-    world.write("b", [b"1", b"two", b"3"])
+    pair.run("here", forge)
+    pair.write("b", [b"1", b"two", b"3"])
     with pytest.raises(DataLossError, match="made again"):
-        world.job("b").plan()
-    rows = world.verify("b").summary["rows"]
+        pair.job("b").plan()
+    rows = pair.verify("b").summary["rows"]
     assert {(row["seq"], row["what"]) for row in rows} >= {(1, "its payload is another one")}
 
 
-def test_a_copy_that_was_deleted_is_made_anew_and_what_is_gone_is_an_error(world):
-    world.write("a", [b"%d" % n for n in range(10)])
-    world.copy()
-    world.run("there", lambda ns: ns.delete_stream("a"))
-    world.copy(job_id="two")
-    assert world.records("a", "there") == world.records("a", "here")
-    world.write("a", [b"lost", b"left"])
-    world.run("here", lambda ns: ns.stream("a").truncate(SequenceId(11)))
+def test_a_copy_that_was_deleted_is_made_anew_and_what_is_gone_is_an_error(pair):
+    pair.write("a", [b"%d" % n for n in range(10)])
+    pair.copy()
+    pair.run("there", lambda ns: ns.delete_stream("a"))
+    pair.copy(job_id="two")
+    assert pair.records("a", "there") == pair.records("a", "here")
+    pair.write("a", [b"lost", b"left"])
+    pair.run("here", lambda ns: ns.stream("a").truncate(SequenceId(11)))
     with pytest.raises(DataLossError, match="delete the copy"):
-        world.job().plan()
-    world.run("there", lambda ns: ns.delete_stream("a"))
-    world.copy(job_id="three")
-    assert [row[:3:2] for row in world.records("a", "there")][-1] == (11, b"left")
+        pair.job().plan()
+    pair.run("there", lambda ns: ns.delete_stream("a"))
+    pair.copy(job_id="three")
+    assert [row[:3:2] for row in pair.records("a", "there")][-1] == (11, b"left")
     # A stream that a sink writes is a copy's source as well.
 
     async def sink(namespace):
@@ -434,20 +434,20 @@ def test_a_copy_that_was_deleted_is_made_anew_and_what_is_gone_is_an_error(world
             await attempt.append("s", [b"%d" % batch])
             await app.commit(batch, [await attempt.finish()])
 
-    world.run("here", sink)
-    world.copy("s", job_id="four")
-    assert world.records("s", "there") == world.records("s", "here")
+    pair.run("here", sink)
+    pair.copy("s", job_id="four")
+    assert pair.records("s", "there") == pair.records("s", "here")
 
 
-def test_the_command_copies_verifies_and_says_what_is_wrong(spark, world, tmp_path, capsys):
-    world.write("a", [b"%d" % n for n in range(30)])
+def test_the_command_copies_verifies_and_says_what_is_wrong(spark, pair, tmp_path, capsys):
+    pair.write("a", [b"%d" % n for n in range(30)])
     report_path = tmp_path / "report.json"
 
     def run(*words):
         report_path.unlink(missing_ok=True)
         code = main(
-            ["spark", "xcluster", "--metadata", world.sides["here"].metadata_uri, "--namespace",
-             world.path, "--from", "stream:a", "--to-metadata", world.sides["there"].metadata_uri,
+            ["spark", "xcluster", "--metadata", pair.sides["here"].metadata_uri, "--namespace",
+             pair.path, "--from", "stream:a", "--to-metadata", pair.sides["there"].metadata_uri,
              "--json-report", str(report_path), "--state-dir", str(tmp_path / "jobs"), *words]
         )  # fmt: skip
         return code, json.loads(report_path.read_text()) if report_path.exists() else None
@@ -459,10 +459,10 @@ def test_the_command_copies_verifies_and_says_what_is_wrong(spark, world, tmp_pa
     assert (code, again["records_copied"]) == (0, 0)
     code, report = run("--verify")
     assert (code, report["records_compared"], report["lag_records"]) == (0, 30, {"a": 0})
-    world.write("a", [b"foreign"], side="there")
+    pair.write("a", [b"foreign"], side="there")
     assert run("--verify")[0] == 6
     for words, what in (
-        (["--to-metadata", world.sides["here"].metadata_uri], "give another one"),
+        (["--to-metadata", pair.sides["here"].metadata_uri], "give another one"),
         (["--from", "ledger:1"], "--from"),
         (["--verify", "--follow"], "one of them"),
         (["--from", "stream:missing"], "missing"),

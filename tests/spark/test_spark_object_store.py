@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 
 import pyarrow.parquet
 from inline import run_inline
-from lake_world import KINDS, World
 from spark_helpers import in_namespace
+from table_job import KINDS, TableJob
 
 from doubles.replicas import assert_fully_replicated, copies
 from quorumbook.cli.main import main
@@ -262,56 +262,56 @@ def test_exports_are_there_under_their_names_when_they_are_whole(space, bucket, 
 
 
 @pytest.fixture(params=KINDS)
-def world(request, cluster, tmp_path, bucket):
-    return World(cluster, tmp_path, request.param, bucket)
+def table_job(request, cluster, tmp_path, bucket):
+    return TableJob(cluster, tmp_path, request.param, bucket)
 
 
 def payloads(rows):
     return [row["value"] for row in rows]
 
 
-@pytest.mark.parametrize("world", ["parquet"], indirect=True)
-def test_bad_records_of_a_table_in_a_bucket_go_to_a_stream_that_is_not_copied(world, bucket):
-    world.write(STREAM, [b'{"n": 1}', b"bad", b'{"n": 2}'])
+@pytest.mark.parametrize("table_job", ["parquet"], indirect=True)
+def test_bad_records_of_a_table_in_a_bucket_go_to_a_stream_that_is_not_copied(table_job, bucket):
+    table_job.write(STREAM, [b'{"n": 1}', b"bad", b'{"n": 2}'])
     for _ in range(2):  # all streams, and theirs is one of them from the second time on
-        world.sink_all(decode="n int", bad="drop", dead_letters="bad")
+        table_job.sink_all(decode="n int", bad="drop", dead_letters="bad")
 
     async def letters(namespace):
         async with namespace.stream("bad").reader(tail=False) as reader:
             return [record.payload async for record in reader]
 
-    assert world.run(letters) == [b"bad"]
-    assert [row["n"] for row in world.rows()] == [1, 2]
+    assert table_job.run(letters) == [b"bad"]
+    assert [row["n"] for row in table_job.rows()] == [1, 2]
     assert bucket.uploads() == []
     with pytest.raises(ConfigError, match="without end; name another stream"):
-        world.sink_all(STREAM, "bad", decode="n int", bad="drop", dead_letters="bad")
+        table_job.sink_all(STREAM, "bad", decode="n int", bad="drop", dead_letters="bad")
 
 
-def test_a_table_in_a_bucket_has_each_record_once(world, bucket, monkeypatch):
+def test_a_table_in_a_bucket_has_each_record_once(table_job, bucket, monkeypatch):
     first, more = [b"%d" % n for n in range(25)], [b"more %d" % n for n in range(7)]
-    world.write(STREAM, first)
+    table_job.write(STREAM, first)
     # Killed before the table knew of the files.
-    sink = world.sink()
-    world.units(sink.plan())
-    assert world.rows() == []
-    world.sink_all(job_id="second")
-    assert payloads(world.rows()) == first
-    world.write(STREAM, more)
+    sink = table_job.sink()
+    table_job.units(sink.plan())
+    assert table_job.rows() == []
+    table_job.sink_all(job_id="second")
+    assert payloads(table_job.rows()) == first
+    table_job.write(STREAM, more)
     # Of two at once one is told so.
-    one, two = world.sink(job_id="one"), world.sink(job_id="two")
-    results = [world.units(each.plan()) for each in (one, two)]
+    one, two = table_job.sink(job_id="one"), table_job.sink(job_id="two")
+    results = [table_job.units(each.plan()) for each in (one, two)]
     two.commit(results[1])
-    if world.kind == "delta":
+    if table_job.kind == "delta":
         # Its log itself refuses a version that is there.
         monkeypatch.setattr(one._table, "state", lambda names: one._before)
     with pytest.raises(LakeConflictError, match="another job"):
         one.commit(results[0])
-    assert payloads(world.rows()) == [*first, *more]
-    assert world.sink().plan() is None
+    assert payloads(table_job.rows()) == [*first, *more]
+    assert table_job.sink().plan() is None
     assert bucket.uploads() == []
-    if world.kind == "iceberg":
+    if table_job.kind == "iceberg":
         # As other engines take them.
-        paths = world.table()._table.inspect.files().column("file_path").to_pylist()
+        paths = table_job.table()._table.inspect.files().column("file_path").to_pylist()
         keys = {f"s3://{bucket.name}/{key}" for key in bucket.objects()}
         assert paths
         assert set(paths) <= keys
@@ -321,13 +321,13 @@ def test_a_table_in_a_bucket_has_each_record_once(world, bucket, monkeypatch):
 def test_of_two_that_saw_the_same_table_in_a_bucket_one_is_told_so(
     cluster, tmp_path, bucket, monkeypatch, before
 ):
-    world = World(cluster, tmp_path, "parquet", bucket)
-    world.write("a", [*before, b"0"][:1])
+    table_job = TableJob(cluster, tmp_path, "parquet", bucket)
+    table_job.write("a", [*before, b"0"][:1])
     if before:
-        world.sink_all()
-        world.write("a", [b"0"])
-    one, two = world.sink(job_id="one"), world.sink(job_id="two")
-    results = [world.units(each.plan()) for each in (one, two)]
+        table_job.sink_all()
+        table_job.write("a", [b"0"])
+    one, two = table_job.sink(job_id="one"), table_job.sink(job_id="two")
+    results = [table_job.units(each.plan()) for each in (one, two)]
     publish = ManifestTable._publish  # it dies between two steps
 
     def overtaken(table, name, version):
@@ -338,18 +338,18 @@ def test_of_two_that_saw_the_same_table_in_a_bucket_one_is_told_so(
     monkeypatch.setattr(ManifestTable, "_publish", overtaken)
     with pytest.raises(LakeConflictError, match="another job"):
         one.commit(results[0])
-    assert payloads(world.rows()) == [*before, b"0"]
-    assert "-two/" in committed_files(world.location)[-1]
+    assert payloads(table_job.rows()) == [*before, b"0"]
+    assert "-two/" in committed_files(table_job.location)[-1]
     assert not [key for key in bucket.objects() if key.endswith(".tmp")]
 
 
 def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
     cluster, tmp_path, bucket, monkeypatch
 ):
-    world = World(cluster, tmp_path, "parquet", bucket)
-    world.write("a", [b"0"])
-    sink = world.sink()
-    results = world.units(sink.plan())
+    table_job = TableJob(cluster, tmp_path, "parquet", bucket)
+    table_job.write("a", [b"0"])
+    sink = table_job.sink()
+    results = table_job.units(sink.plan())
     take = type(sink._table._next_batch).take  # it dies between two steps
 
     def killed(*arguments):
@@ -360,26 +360,26 @@ def test_a_batch_that_was_decided_on_becomes_visible_whoever_was_killed(
         patch.setattr(type(sink._table._next_batch), "take", killed)  # it dies between two steps
         with pytest.raises(Killed):
             sink.commit(results)
-    assert committed_files(world.location) == []
-    assert world.sink().plan() is None
-    assert [row["value"] for row in world.rows()] == [b"0"]
+    assert committed_files(table_job.location) == []
+    assert table_job.sink().plan() is None
+    assert [row["value"] for row in table_job.rows()] == [b"0"]
     # A table that somebody removed is begun anew.
     for key in bucket.objects():
         bucket.delete(key)
-    world.sink_all(job_id="anew")
-    assert [row["value"] for row in world.rows()] == [b"0"]
+    table_job.sink_all(job_id="anew")
+    assert [row["value"] for row in table_job.rows()] == [b"0"]
 
 
 @pytest.mark.parametrize("stage", ["_publish", "take", None])
 def test_a_dry_run_changes_nothing_wherever_a_job_was_killed(
     cluster, tmp_path, bucket, monkeypatch, stage
 ):
-    world = World(cluster, tmp_path, "parquet", bucket)
-    world.write("a", [b"before"])
-    world.sink_all()
-    world.write("a", [b"0", b"1"])
-    sink = world.sink(job_id="killed")
-    results = world.units(sink.plan())
+    table_job = TableJob(cluster, tmp_path, "parquet", bucket)
+    table_job.write("a", [b"before"])
+    table_job.sink_all()
+    table_job.write("a", [b"0", b"1"])
+    sink = table_job.sink(job_id="killed")
+    results = table_job.units(sink.plan())
 
     def killed(*arguments):
         if stage == "take":
@@ -394,17 +394,24 @@ def test_a_dry_run_changes_nothing_wherever_a_job_was_killed(
             sink.commit(results)
     is_decided = stage != "_publish"
     before = {key: bucket.read(key) for key in bucket.objects()}
-    files = committed_files(world.location)
+    files = committed_files(table_job.location)
     report = tmp_path / "report.json"
-    words = ["spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", world.path]
-    words += ["--from", "stream:a", "--table", world.location, "--json-report", str(report)]
+    words = [
+        "spark",
+        "lake-sink",
+        "--metadata",
+        cluster.metadata_uri,
+        "--namespace",
+        table_job.path,
+    ]
+    words += ["--from", "stream:a", "--table", table_job.location, "--json-report", str(report)]
     assert main([*words, "--dry-run"]) == 0
     assert json.loads(report.read_text())["units"] == (0 if is_decided else 1)
     assert {key: bucket.read(key) for key in bucket.objects()} == before
-    assert committed_files(world.location) == files
+    assert committed_files(table_job.location) == files
     # The next job makes the batch visible, or writes it.
-    world.sink_all(job_id="next")
-    assert payloads(world.rows()) == [b"before", b"0", b"1"]
+    table_job.sink_all(job_id="next")
+    assert payloads(table_job.rows()) == [b"before", b"0", b"1"]
 
 
 def test_the_command_writes_a_table_that_spark_workers_reach(spark, space, bucket, run):

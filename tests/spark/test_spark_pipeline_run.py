@@ -55,7 +55,7 @@ def transform(frame):
 """
 
 
-class World:
+class Chain:
     """A pipeline's file, and the streams that it names."""
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
@@ -92,51 +92,51 @@ class World:
 
 
 @pytest.fixture
-def world(spark: Any, cluster: LocalCluster, tmp_path: Path) -> World:
+def chain(spark: Any, cluster: LocalCluster, tmp_path: Path) -> Chain:
     assert spark is not None
-    return World(cluster, tmp_path)
+    return Chain(cluster, tmp_path)
 
 
 def test_a_chain_has_each_record_once_though_a_step_fails_at_first(
-    spark: Any, world: World, capsys: pytest.CaptureFixture[str]
+    spark: Any, chain: Chain, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.append(b'{"customer": "a", "total": 1}', b"no order", b'{"customer": "b", "total": 0}')
-    picture = world.directory / "graph.svg"
-    assert world.run("--once", "--picture", str(picture)) == 0
+    chain.append(b'{"customer": "a", "total": 1}', b"no order", b'{"customer": "b", "total": 0}')
+    picture = chain.directory / "graph.svg"
+    assert chain.run("--once", "--picture", str(picture)) == 0
     told = {row["step"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
     columns = ("state", "records_read", "rows_written", "dead_letters", "commits", "restarts")
     assert [told["clean"][each] for each in columns] == ["done", 3, 1, 1, 1, 0]
     assert [told["files"][each] for each in columns] == ["done", 1, 1, 0, 1, 1]
     assert told["files"]["error"] == "ValueError: not yet"
-    (clean,) = world.records("clean")
+    (clean,) = chain.records("clean")
     assert (clean.key, json.loads(clean.payload)) == (b"k", {"customer": "a", "total": 2})
-    (letter,) = world.records("bad")
+    (letter,) = chain.records("bad")
     assert (letter.payload, letter.key) == (b"no order", b"k")
-    assert letter.headers["dead-letter-stream"] == f"{world.prefix}/orders".encode()
+    assert letter.headers["dead-letter-stream"] == f"{chain.prefix}/orders".encode()
     assert re.fullmatch(rb"\d+:\d+:\d+", letter.headers["dead-letter-position"])
     assert letter.headers["dead-letter-reason"].startswith(b"Expecting value")
-    (line,) = spark.read.parquet(f"{world.directory}/lake").collect()
+    (line,) = spark.read.parquet(f"{chain.directory}/lake").collect()
     assert line.line == clean.payload.decode()
     texts = [e.text for e in ET.parse(picture).iter() if e.tag.endswith("text")]
-    assert {world.prefix, "clean", "files", "lake", f"{world.prefix}/bad", "done"} <= set(texts)
-    assert (world.directory / "checkpoints" / "files" / "commits" / "0").exists()
+    assert {chain.prefix, "clean", "files", "lake", f"{chain.prefix}/bad", "done"} <= set(texts)
+    assert (chain.directory / "checkpoints" / "files" / "commits" / "0").exists()
 
     async def kept(namespace: Namespace) -> float | None:
-        return (await namespace.stream(f"{world.prefix}/clean").policy()).retain_time_s
+        return (await namespace.stream(f"{chain.prefix}/clean").policy()).retain_time_s
 
-    assert in_namespace(world.cluster, "/streams", kept) == 7 * 86400.0
+    assert in_namespace(chain.cluster, "/streams", kept) == 7 * 86400.0
 
 
 def test_a_file_that_is_no_pipeline_is_refused_before_spark_is_asked(
-    world: World, capsys: pytest.CaptureFixture[str]
+    chain: Chain, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.file.write_text(world.file.read_text().replace("dead-letters", "letters"))
-    assert world.run() == 2
+    chain.file.write_text(chain.file.read_text().replace("dead-letters", "letters"))
+    assert chain.run() == 2
     assert "pipeline.toml: step clean: there is no key letters" in capsys.readouterr().err
 
 
-def test_a_dry_run_draws_the_graph(world: World) -> None:
-    picture = world.directory / "graph.svg"
-    assert world.run("--dry-run", "--picture", str(picture)) == 0
+def test_a_dry_run_draws_the_graph(chain: Chain) -> None:
+    picture = chain.directory / "graph.svg"
+    assert chain.run("--dry-run", "--picture", str(picture)) == 0
     assert "files" in picture.read_text()
-    assert not (world.directory / "checkpoints").exists()
+    assert not (chain.directory / "checkpoints").exists()

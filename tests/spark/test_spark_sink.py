@@ -34,7 +34,7 @@ from quorumbook.streams.transactions import Application, Place, collect_orphans,
 SCHEMA = StructType([StructField("stream", StringType()), StructField("value", BinaryType())])
 
 
-class World:
+class Target:
     """A namespace of the test's own, and a query that writes into its streams."""
 
     def __init__(self, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,32 +126,32 @@ def ledgers_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(cluster, monkeypatch)
+def target(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Target:
+    return Target(cluster, monkeypatch)
 
 
-def test_partitions_are_in_their_order_whichever_tells_first(world: World) -> None:
-    told = [world.write("r1", 0, part, [b"%d.0" % part, b"%d.1" % part]) for part in (2, 0, 1)]
-    world.commit(0, *told)
-    assert world.rows() == [b"%d.%d" % (part, n) for part in range(3) for n in range(2)]
+def test_partitions_are_in_their_order_whichever_tells_first(target: Target) -> None:
+    told = [target.write("r1", 0, part, [b"%d.0" % part, b"%d.1" % part]) for part in (2, 0, 1)]
+    target.commit(0, *told)
+    assert target.rows() == [b"%d.%d" % (part, n) for part in range(3) for n in range(2)]
 
 
-def test_an_abort_cleans_up_behind_its_own_run_only(world: World) -> None:
-    mine = [world.write("r1", 0, part, [b"%d" % part]) for part in range(2)]
-    theirs = [world.write("r2", 0, part, [b"%d" % part]) for part in range(2)]
-    world.abort(0, None, mine[1])  # what a killed task would tell is missing
-    assert world.unreferenced() == {*ledgers_of(theirs[0]), *ledgers_of(theirs[1])}
-    world.commit(0, *theirs)
-    assert world.rows() == [b"0", b"1"]
+def test_an_abort_cleans_up_behind_its_own_run_only(target: Target) -> None:
+    mine = [target.write("r1", 0, part, [b"%d" % part]) for part in range(2)]
+    theirs = [target.write("r2", 0, part, [b"%d" % part]) for part in range(2)]
+    target.abort(0, None, mine[1])  # what a killed task would tell is missing
+    assert target.unreferenced() == {*ledgers_of(theirs[0]), *ledgers_of(theirs[1])}
+    target.commit(0, *theirs)
+    assert target.rows() == [b"0", b"1"]
     with pytest.raises(TransactionLostError):
-        world.commit(0, *mine)
-    assert world.unreferenced() == set()
+        target.commit(0, *mine)
+    assert target.unreferenced() == set()
 
 
 def test_an_abort_behind_a_commit_that_took_effect_changes_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = world.write("r1", 0, 0, [b"row"])
+    told = target.write("r1", 0, 0, [b"row"])
     commit = Application.commit
 
     async def lost(self: Application, *arguments: Any) -> None:
@@ -161,70 +161,70 @@ def test_an_abort_behind_a_commit_that_took_effect_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(Application, "commit", lost)
         with pytest.raises(ConnectionError):
-            world.commit(0, told)
-    world.abort(0, told)
-    assert world.rows() == [b"row"]
+            target.commit(0, told)
+    target.abort(0, told)
+    assert target.rows() == [b"row"]
     # The query begins again with the same batch: the rows are not even read.
-    again = world.write("r2", 0, 0, [b"row"])
+    again = target.write("r2", 0, 0, [b"row"])
     assert again.result.is_skipped
-    world.commit(0, again)
-    world.commit(0, world.write("r2", 0, 1, []))
-    assert world.rows() == [b"row"]
-    world.commit(1, None, world.write("r2", 1, 0, [b"next"]))
-    assert world.rows() == [b"row", b"next"]
+    target.commit(0, again)
+    target.commit(0, target.write("r2", 0, 1, []))
+    assert target.rows() == [b"row"]
+    target.commit(1, None, target.write("r2", 1, 0, [b"next"]))
+    assert target.rows() == [b"row", b"next"]
 
 
 def test_a_batch_that_is_there_is_not_read_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.commit(0, world.write("r1", 0, 0, [b"row"]))
+    target.commit(0, target.write("r1", 0, 0, [b"row"]))
 
     def unread(*_: Any) -> Iterator[pa.RecordBatch]:
         raise AssertionError("somebody reads the rows")
         yield
 
-    monkeypatch.setattr(world, "read_batches", unread)
-    assert world.write("r2", 0, 0, [b"row"]).result.is_skipped
+    monkeypatch.setattr(target, "read_batches", unread)
+    assert target.write("r2", 0, 0, [b"row"]).result.is_skipped
     with pytest.raises(CheckpointChangedError):
-        world.write("r3", 0, 0, [b"row"], query="of another checkpoint")
+        target.write("r3", 0, 0, [b"row"], query="of another checkpoint")
 
 
 def test_a_batch_of_other_offsets_under_an_old_number_is_refused(
-    world: World, tmp_path: Path
+    target: Target, tmp_path: Path
 ) -> None:
     offsets = tmp_path / "offsets"
     offsets.mkdir()
-    world.options = {"checkpointLocation": f"file://{tmp_path}"}
+    target.options = {"checkpointLocation": f"file://{tmp_path}"}
 
     def plan(batch: int, end: str, *, settings: str = "{}") -> None:
         (offsets / str(batch)).write_text(f"v1\n{settings}\n{end}")
 
     plan(0, '{"s":10}')
-    world.commit(0, world.write("r1", 0, 0, [b"0"]))
+    target.commit(0, target.write("r1", 0, 0, [b"0"]))
     plan(1, '{"s":20}')
-    world.commit(1, world.write("r1", 1, 0, [b"1"]))
+    target.commit(1, target.write("r1", 1, 0, [b"1"]))
     # The same batch again, at another time.
     plan(1, '{"s":20}', settings='{"batchTimestampMs":7}')
-    world.commit(1, world.write("r2", 1, 0, [b"1"]))
+    target.commit(1, target.write("r2", 1, 0, [b"1"]))
     # The checkpoint was put back, and more had come since.
     plan(1, '{"s":30}')
-    told = world.write("r3", 1, 0, [b"1", b"2"])
+    told = target.write("r3", 1, 0, [b"1", b"2"])
     with pytest.raises(CheckpointChangedError, match="batch 1 comes again"):
-        world.commit(1, told)
-    world.abort(1, told)
+        target.commit(1, told)
+    target.abort(1, told)
     # It begins elsewhere.
     plan(1, '{"s":20}')
     plan(0, '{"s":9}')
     with pytest.raises(CheckpointChangedError, match="from other offsets"):
-        world.commit(1, world.write("r4", 1, 0, [b"?"]))
+        target.commit(1, target.write("r4", 1, 0, [b"?"]))
     with pytest.raises(CheckpointChangedError, match="up to batch 1"):
-        world.commit(0, world.write("r4", 0, 0, [b"?"]))
-    assert world.rows() == [b"0", b"1"]
+        target.commit(0, target.write("r4", 0, 0, [b"?"]))
+    assert target.rows() == [b"0", b"1"]
     plan(0, '{"s":10}')
-    world.commit(1, world.write("r5", 1, 0, [b"1"]))
+    target.commit(1, target.write("r5", 1, 0, [b"1"]))
     plan(2, '{"s":40}')
-    world.commit(2, world.write("r5", 2, 0, [b"2"]))
-    assert world.rows() == [b"0", b"1", b"2"]
+    target.commit(2, target.write("r5", 2, 0, [b"2"]))
+    assert target.rows() == [b"0", b"1", b"2"]
 
 
 def test_a_checkpoint_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
@@ -240,65 +240,65 @@ def test_a_checkpoint_that_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
 
 
 def test_of_two_copies_of_a_task_one_is_there_and_nothing_is_left_of_the_other(
-    world: World,
+    target: Target,
 ) -> None:
-    slow = world.write("r1", 0, 0, [b"row"], attempt=0)
-    told = world.write("r1", 0, 0, [b"row"], attempt=1)
+    slow = target.write("r1", 0, 0, [b"row"], attempt=0)
+    told = target.write("r1", 0, 0, [b"row"], attempt=1)
     assert not ledgers_of(slow) & ledgers_of(told)
-    world.commit(0, told)
-    assert world.rows() == [b"row"]
-    assert world.unreferenced() == set()
+    target.commit(0, told)
+    assert target.rows() == [b"row"]
+    assert target.unreferenced() == set()
 
 
 @pytest.mark.usefixtures("ledgers_of_tasks")
-def test_what_was_cleaned_up_is_not_committed_and_what_tasks_left_is_found(world: World) -> None:
-    told = world.write("r1", 0, 0, [b"row"])
-    world.collect()
+def test_what_was_cleaned_up_is_not_committed_and_what_tasks_left_is_found(target: Target) -> None:
+    told = target.write("r1", 0, 0, [b"row"])
+    target.collect()
     with pytest.raises(TransactionLostError, match="cleaned up"):
-        world.commit(0, told)
-    world.abort(0, told)
-    assert (world.rows(), world.unreferenced()) == ([], set())
+        target.commit(0, told)
+    target.abort(0, told)
+    assert (target.rows(), target.unreferenced()) == ([], set())
     # A batch that nothing is told of, as all of its tasks died.
-    world.write("r2", 0, 0, [b"row"])
-    world.abort(0, None)
-    world.commit(0)
-    world.commit(0, world.write("r3", 0, 0, [b"row"]))
-    assert world.rows() == [b"row"]
-    assert world.unreferenced() == set()
+    target.write("r2", 0, 0, [b"row"])
+    target.abort(0, None)
+    target.commit(0)
+    target.commit(0, target.write("r3", 0, 0, [b"row"]))
+    assert target.rows() == [b"row"]
+    assert target.unreferenced() == set()
 
 
 @pytest.mark.usefixtures("ledgers_of_tasks")
-def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(world: World) -> None:
-    sink = world.batch_sink()
+def test_a_frame_that_fails_leaves_nothing_whatever_its_tasks_told(target: Target) -> None:
+    sink = target.batch_sink()
     for part in range(2):
-        world.be_task(part)
-        pickle.loads(pickle.dumps(sink)).write(world.read_batches([b"%d" % part], "s"))
-    assert len(world.unreferenced()) == 2
+        target.be_task(part)
+        pickle.loads(pickle.dumps(sink)).write(target.read_batches([b"%d" % part], "s"))
+    assert len(target.unreferenced()) == 2
     pickle.loads(pickle.dumps(sink)).abort([None, None])
-    assert (world.rows(), world.unreferenced()) == ([], set())
+    assert (target.rows(), target.unreferenced()) == ([], set())
     # Nobody goes on with an application that has no name of its own.
-    transactions = f"{world.path}/.transactions"
-    assert world.run(lambda ns: namespace_store(ns).children(transactions)) == []
-    world.be_task(0)
+    transactions = f"{target.path}/.transactions"
+    assert target.run(lambda ns: namespace_store(ns).children(transactions)) == []
+    target.be_task(0)
     with pytest.raises(TransactionLostError):
-        sink.write(world.read_batches([b"late"], "s"))
-    assert world.unreferenced() == set()
+        sink.write(target.read_batches([b"late"], "s"))
+    assert target.unreferenced() == set()
 
 
-def test_few_rows_of_many_tasks_are_one_segment(world: World) -> None:
-    told = [world.write("r1", 0, part, [b"%d" % part]) for part in range(200)]
-    assert world.unreferenced() == set()
-    world.commit(0, *told)
-    assert world.rows() == [b"%d" % part for part in range(200)]
-    assert world.run(segment_count) == 1
+def test_few_rows_of_many_tasks_are_one_segment(target: Target) -> None:
+    told = [target.write("r1", 0, part, [b"%d" % part]) for part in range(200)]
+    assert target.unreferenced() == set()
+    target.commit(0, *told)
+    assert target.rows() == [b"%d" % part for part in range(200)]
+    assert target.run(segment_count) == 1
 
 
 def test_a_stream_that_takes_no_more_segments_is_refused_before_any_task_runs(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "MAX_SEGMENTS", 1)
-    world.commit(0, world.write("r1", 0, 0, [b"1"]))
-    given = {"metadataServiceUri": world.uri, "namespace": world.path, "stream": "s"}
+    target.commit(0, target.write("r1", 0, 0, [b"1"]))
+    given = {"metadataServiceUri": target.uri, "namespace": target.path, "stream": "s"}
     schema = StructType([StructField("value", BinaryType())])
     for use, kind in (Use.WRITE, BatchSink), (Use.WRITE_STREAM, StreamSink):
         with pytest.raises(TransactionTooLargeError, match="compact-segments"):
@@ -309,29 +309,29 @@ async def segment_count(namespace: Namespace) -> int:
     return len(await namespace.stream("s").segments())
 
 
-def test_a_writer_is_fenced_out_only_if_that_is_told(world: World) -> None:
+def test_a_writer_is_fenced_out_only_if_that_is_told(target: Target) -> None:
     async def crash(namespace: Namespace) -> None:
         writer = await namespace.stream("s").writer()
         await writer.append(b"written")
         await writer.abort()  # leaves its segment in progress
 
-    world.run(crash)
-    told = world.write("r1", 0, 0, [b"row"])
+    target.run(crash)
+    told = target.write("r1", 0, 0, [b"row"])
     with pytest.raises(WriterBusyError, match="takeover=true"):
-        world.commit(0, told)
-    world.options = {"takeover": "true"}
-    world.commit(0, told)
-    assert world.rows() == [b"written", b"row"]
+        target.commit(0, told)
+    target.options = {"takeover": "true"}
+    target.commit(0, told)
+    assert target.rows() == [b"written", b"row"]
 
 
 @pytest.mark.usefixtures("ledgers_of_tasks")
 def test_streams_that_a_batch_makes_and_writes_appear_together(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.run(lambda ns: ns.create_stream("t"))
-    told = [world.write("r1", 0, 0, [b"1"]), world.write("r1", 0, 1, [b"2"], stream="t")]
+    target.run(lambda ns: ns.create_stream("t"))
+    told = [target.write("r1", 0, 0, [b"1"]), target.write("r1", 0, 1, [b"2"], stream="t")]
     options = WriteOptions.of(
-        {"metadataServiceUri": world.uri, "namespace": world.path}, Use.WRITE_STREAM
+        {"metadataServiceUri": target.uri, "namespace": target.path}, Use.WRITE_STREAM
     )
     store = client_store(connected(options.connection).client)
     multi, seen = store.multi, []
@@ -342,7 +342,7 @@ def test_streams_that_a_batch_makes_and_writes_appear_together(
         return done
 
     monkeypatch.setattr(store, "multi", looking)
-    world.commit(0, *told)
-    assert (world.rows(), world.rows("t")) == ([b"1"], [b"2"])
+    target.commit(0, *told)
+    assert (target.rows(), target.rows("t")) == ([b"1"], [b"2"])
     # Head, two attempts, and of each stream a segment and two nodes more.
     assert seen.count(9) == 1

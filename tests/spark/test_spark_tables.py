@@ -23,7 +23,7 @@ from quorumbook.testing import LocalCluster
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
 
 
-class World:
+class NamedTables:
     """Two streams in a namespace of their own, and a database of tables over it."""
 
     def __init__(self, spark: Any, cluster: LocalCluster) -> None:
@@ -62,71 +62,71 @@ def open_cluster(spark: Any) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def world(spark: Any, open_cluster: LocalCluster, tmp_path: Path) -> Any:
-    made = World(spark, open_cluster)
+def named(spark: Any, open_cluster: LocalCluster, tmp_path: Path) -> Any:
+    made = NamedTables(spark, open_cluster)
     spark.sql(f"CREATE DATABASE {made.database} LOCATION '{tmp_path}'")
     yield made
     spark.sql(f"DROP DATABASE {made.database} CASCADE")
 
 
-def test_tables_are_read_and_written_by_name_alone(world: World) -> None:
+def test_tables_are_read_and_written_by_name_alone(named: NamedTables) -> None:
     names = register_tables(
-        world.spark, world.cluster.metadata_uri,
-        database=world.database, namespace=world.path,
+        named.spark, named.cluster.metadata_uri,
+        database=named.database, namespace=named.path,
     )  # fmt: skip
-    assert {f"{world.database}.eu_orders", f"{world.database}.parted"} <= set(names)
-    world.rows("INSERT INTO DB.eu_orders (key, value) VALUES (X'01', CAST('one' AS BINARY))")
-    world.rows("INSERT INTO DB.eu_orders BY NAME SELECT CAST('two' AS BINARY) AS value")
-    whole = world.spark.sql(f"SELECT * FROM {world.database}.eu_orders WHERE seq = 0")
+    assert {f"{named.database}.eu_orders", f"{named.database}.parted"} <= set(names)
+    named.rows("INSERT INTO DB.eu_orders (key, value) VALUES (X'01', CAST('one' AS BINARY))")
+    named.rows("INSERT INTO DB.eu_orders BY NAME SELECT CAST('two' AS BINARY) AS value")
+    whole = named.spark.sql(f"SELECT * FROM {named.database}.eu_orders WHERE seq = 0")
     columns = [name for name in whole.columns if name != "seq"]
     # Names and types are the table's already, and still Spark says which table it is.
     whole.selectExpr("CAST(NULL AS BIGINT) AS seq", *columns).select(whole.columns).writeTo(
-        f"{world.database}.eu_orders"
+        f"{named.database}.eu_orders"
     ).append()
-    world.spark.sql("SELECT CAST('four' AS BINARY) AS value").writeTo(
-        f"{world.database}.eu_orders"
+    named.spark.sql("SELECT CAST('four' AS BINARY) AS value").writeTo(
+        f"{named.database}.eu_orders"
     ).append()
-    world.rows("INSERT INTO DB.parted (partition, value) VALUES (1, X'FF')")
-    assert world.rows("SELECT stream, seq, key, value FROM DB.eu_orders ORDER BY seq") == [
+    named.rows("INSERT INTO DB.parted (partition, value) VALUES (1, X'FF')")
+    assert named.rows("SELECT stream, seq, key, value FROM DB.eu_orders ORDER BY seq") == [
         ("eu/orders", 0, b"\x01", b"one"), ("eu/orders", 1, None, b"two"),
         ("eu/orders", 2, b"\x01", b"one"), ("eu/orders", 3, None, b"four"),
     ]  # fmt: skip
-    assert world.rows("SELECT partition, value FROM DB.parted") == [(1, b"\xff")]
-    assert world.rows("SELECT stream, records FROM DB.meta_streams WHERE stream = 'eu/orders'") == [
+    assert named.rows("SELECT partition, value FROM DB.parted") == [(1, b"\xff")]
+    assert named.rows("SELECT stream, records FROM DB.meta_streams WHERE stream = 'eu/orders'") == [
         ("eu/orders", 4)
     ]
-    (count,) = world.rows("SELECT count(*) FROM DB.meta_payloads p JOIN DB.meta_segments s "
+    (count,) = named.rows("SELECT count(*) FROM DB.meta_payloads p JOIN DB.meta_segments s "
                           "ON p.ledger_id = s.ledger_id WHERE s.stream = 'eu/orders'")  # fmt: skip
     assert count[0] >= 4
 
 
-def test_a_statement_that_may_run_again_is_there_once(world: World) -> None:
-    world.register()
+def test_a_statement_that_may_run_again_is_there_once(named: NamedTables) -> None:
+    named.register()
     statement = (
         "INSERT INTO DB.eu_orders WITH (txnAppId = 'nightly', txnVersion = '7') (value) "
         "VALUES (X'01'), (X'02')"
     )
-    world.rows(statement)
-    world.rows(statement)
-    frame = world.spark.sql("SELECT X'03' AS value")
+    named.rows(statement)
+    named.rows(statement)
+    frame = named.spark.sql("SELECT X'03' AS value")
     for _ in range(2):
-        frame.writeTo(f"{world.database}.eu_orders").option("txnAppId", "hourly").option(
+        frame.writeTo(f"{named.database}.eu_orders").option("txnAppId", "hourly").option(
             "txnVersion", "1"
         ).append()
-    assert world.rows("SELECT count(*) FROM DB.eu_orders") == [(3,)]
+    assert named.rows("SELECT count(*) FROM DB.eu_orders") == [(3,)]
     with pytest.raises(Exception, match="the table is of 'eu/orders'"):
-        world.rows("INSERT INTO DB.eu_orders (stream, value) VALUES ('parted', X'01')")
-    assert world.rows("SELECT count(*) FROM DB.eu_orders") == [(3,)]
-    assert world.rows("SELECT count(*) FROM DB.parted") == [(0,)]
+        named.rows("INSERT INTO DB.eu_orders (stream, value) VALUES ('parted', X'01')")
+    assert named.rows("SELECT count(*) FROM DB.eu_orders") == [(3,)]
+    assert named.rows("SELECT count(*) FROM DB.parted") == [(0,)]
 
 
-def test_tables_follow_the_streams(world: World) -> None:
-    first = world.register()
+def test_tables_follow_the_streams(named: NamedTables) -> None:
+    first = named.register()
     assert {"eu_orders", "parted", "meta_ledgers", "meta_payloads"} <= set(first.made)
-    again = world.register()
+    again = named.register()
     assert (again.made, again.changed, again.dropped) == ([], [], [])
     assert sorted(again.kept) == sorted(first.made)
-    world.rows("CREATE TABLE DB.of_others (a INT) USING parquet")
+    named.rows("CREATE TABLE DB.of_others (a INT) USING parquet")
 
     def avro(*names: str) -> Schema:
         fields = [{"name": name, "type": "int", "default": 0} for name in names]
@@ -142,69 +142,69 @@ def test_tables_follow_the_streams(world: World) -> None:
         async with namespace.stream("new").writer() as writer:
             await writer.append(decoder.encode({"a": 5}))
 
-    world.run(change)
-    third = world.register()
+    named.run(change)
+    third = named.register()
     assert (sorted(third.made), third.dropped) == (["new", "new_fields"], ["parted"])
-    assert world.rows("SELECT seq, a FROM DB.new_fields") == [(0, 5)]
-    assert world.rows("SHOW TABLES IN DB LIKE 'of_others'")
+    assert named.rows("SELECT seq, a FROM DB.new_fields") == [(0, 5)]
+    assert named.rows("SHOW TABLES IN DB LIKE 'of_others'")
 
     async def widen(namespace: Namespace) -> None:
         await namespace.stream("new").set_schema(avro("a", "b"))
 
-    world.run(widen)
-    assert world.register().changed == ["new_fields"]
-    assert [name for name, *_ in world.rows("DESCRIBE DB.new_fields")][-1] == "b"
+    named.run(widen)
+    assert named.register().changed == ["new_fields"]
+    assert [name for name, *_ in named.rows("DESCRIBE DB.new_fields")][-1] == "b"
 
 
-def test_names_that_meet_are_refused(world: World) -> None:
+def test_names_that_meet_are_refused(named: NamedTables) -> None:
     async def make(namespace: Namespace) -> None:
         await namespace.create_stream("eu-orders")
 
-    world.run(make)
+    named.run(make)
     with pytest.raises(Exception, match="would both be the table eu_orders"):
-        world.register()
+        named.register()
     with pytest.raises(Exception, match="not auth_settings"):
-        register_tables(world.spark, "sqlite:///x.db", "parted", auth_settings="a secret")
-    world.rows("CREATE TABLE DB.parted (a INT) USING parquet")
+        register_tables(named.spark, "sqlite:///x.db", "parted", auth_settings="a secret")
+    named.rows("CREATE TABLE DB.parted (a INT) USING parquet")
     with pytest.raises(Exception, match="parted is not of Quorumbook"):
-        world.register("parted")
+        named.register("parted")
 
 
-def test_a_table_is_a_stream_of_batches_too(world: World, tmp_path: Path) -> None:
-    world.register("eu/orders")
-    world.rows("INSERT INTO DB.eu_orders (value) VALUES (X'01'), (X'02')")
+def test_a_table_is_a_stream_of_batches_too(named: NamedTables, tmp_path: Path) -> None:
+    named.register("eu/orders")
+    named.rows("INSERT INTO DB.eu_orders (value) VALUES (X'01'), (X'02')")
     query = (
-        world.spark.readStream.option("startingOffsets", "earliest")
-        .table(f"{world.database}.eu_orders").selectExpr("seq", "value")
-        .writeStream.format("memory").queryName(f"q{world.database}")
+        named.spark.readStream.option("startingOffsets", "earliest")
+        .table(f"{named.database}.eu_orders").selectExpr("seq", "value")
+        .writeStream.format("memory").queryName(f"q{named.database}")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True).start()
     )  # fmt: skip
     assert query.awaitTermination(120)
-    assert sorted(world.rows(f"SELECT * FROM q{world.database}")) == [(0, b"\x01"), (1, b"\x02")]
+    assert sorted(named.rows(f"SELECT * FROM q{named.database}")) == [(0, b"\x01"), (1, b"\x02")]
 
 
-def test_functions_read_what_their_arguments_say(world: World) -> None:
+def test_functions_read_what_their_arguments_say(named: NamedTables) -> None:
     async def fill(namespace: Namespace) -> None:
         async with namespace.stream("eu/orders").writer() as writer:
             for number in range(5):
                 await writer.append(b"%d" % number, key=b"k")
 
-    world.run(fill)
-    register_views(world.spark, world.cluster.metadata_uri, namespace=world.path)
+    named.run(fill)
+    register_views(named.spark, named.cluster.metadata_uri, namespace=named.path)
     read = "SELECT seq, value FROM read_stream('eu/orders'{}) ORDER BY seq"
     every = [(number, b"%d" % number) for number in range(5)]
-    assert world.rows(read.format("")) == every
-    assert world.rows(read.format(", first => 1, last => 3")) == every[1:4]
-    assert world.rows(read.format(", until => TIMESTAMP '2001-01-01'")) == []
-    assert world.rows(read.format(", since => TIMESTAMP '2001-01-01'")) == every
+    assert named.rows(read.format("")) == every
+    assert named.rows(read.format(", first => 1, last => 3")) == every[1:4]
+    assert named.rows(read.format(", until => TIMESTAMP '2001-01-01'")) == []
+    assert named.rows(read.format(", since => TIMESTAMP '2001-01-01'")) == every
     with pytest.raises(Exception, match="not both"):
-        world.rows(read.format(", first => 1, since => TIMESTAMP '2001-01-01'"))
-    found = world.rows("SELECT stream, segment FROM stream_metadata('eu/orders')")
+        named.rows(read.format(", first => 1, since => TIMESTAMP '2001-01-01'"))
+    found = named.rows("SELECT stream, segment FROM stream_metadata('eu/orders')")
     assert found == [("eu/orders", 1)]
-    assert world.rows("SELECT DISTINCT stream FROM stream_metadata('parted')") == []
+    assert named.rows("SELECT DISTINCT stream FROM stream_metadata('parted')") == []
     with pytest.raises(Exception, match="there is no stream nowhere"):
-        world.rows("SELECT * FROM stream_metadata('nowhere')")
+        named.rows("SELECT * FROM stream_metadata('nowhere')")
 
 
 OUTLIVED = """

@@ -34,7 +34,7 @@ ROWS = 60
 _JAVA_CONF = {"lockTimeoutSeconds": "0", "logSegmentCacheEnabled": "false"}
 
 
-class World:
+class Joint:
     """A cluster on ZooKeeper, and the peer's clients of it."""
 
     def __init__(self, cluster: LocalCluster, root: str, zookeeper: str, peer: Peer) -> None:
@@ -72,9 +72,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(
+def joint(
     spark_ends_first: None, zookeeper: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+) -> Iterator[Joint]:
     try:
         java = find_java()
     except Missing as missing:
@@ -86,25 +86,25 @@ def world(
     with LocalCluster(bookies=5, metadata_uri=uri) as cluster:
         peer = Peer(java, tmp_path_factory.mktemp("peer"))
         try:
-            world = World(cluster, root, zookeeper.address, peer)
-            asyncio.run(Namespace.bind(world.address))
-            yield world
-            asyncio.run(world.java.call("close_namespaces"))
+            joint = Joint(cluster, root, zookeeper.address, peer)
+            asyncio.run(Namespace.bind(joint.address))
+            yield joint
+            asyncio.run(joint.java.call("close_namespaces"))
         finally:
             peer.stop()
             let_go(cluster)
 
 
-def copy(spark: Any, world: World, names: tuple[str, str], checkpoint: Path) -> None:
+def copy(spark: Any, joint: Joint, names: tuple[str, str], checkpoint: Path) -> None:
     """Have a query copy what is there."""
     source, target = names
     frame = (
-        spark.readStream.format("quorumbook").schema("value binary").options(**world.options)
+        spark.readStream.format("quorumbook").schema("value binary").options(**joint.options)
         .options(startingOffsets="earliest", maxRecordsPerTrigger=ROWS // 2, minPartitions=2)
         .load(f"stream:{source}")
     )  # fmt: skip
     query = (
-        frame.writeStream.format("quorumbook").options(**world.options)
+        frame.writeStream.format("quorumbook").options(**joint.options)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True).start(f"stream:{target}")
     )  # fmt: skip
@@ -123,7 +123,7 @@ def forget_last_commit(checkpoint: Path) -> None:
 
 
 def test_a_query_copies_what_java_wrote_once_to_where_java_reads_it(
-    spark: Any, world: World, tmp_path: Path
+    spark: Any, joint: Joint, tmp_path: Path
 ) -> None:
     names = f"in-{uuid4().hex[:8]}", f"out-{uuid4().hex[:8]}"
 
@@ -134,34 +134,34 @@ def test_a_query_copies_what_java_wrote_once_to_where_java_reads_it(
     async def orphans(namespace: Namespace) -> list[Any]:
         return await collect_orphans(Place(namespace.client, namespace, attempt_ttl_s=0))
 
-    world.with_namespace(make)
-    world.java_writes(names[0], range(ROWS))
-    rows = spark.read.format("quorumbook").options(**world.options).load(f"stream:{names[0]}")
+    joint.with_namespace(make)
+    joint.java_writes(names[0], range(ROWS))
+    rows = spark.read.format("quorumbook").options(**joint.options).load(f"stream:{names[0]}")
     assert [(r.seq, r.txid, bytes(r.value)) for r in rows.collect()] == [
         (number, number + 1, b"java %d" % number) for number in range(ROWS)
     ]
-    copy(spark, world, names, tmp_path)
+    copy(spark, joint, names, tmp_path)
     forget_last_commit(tmp_path)
-    world.java_writes(names[0], range(ROWS, ROWS + 10))
-    copy(spark, world, names, tmp_path)
-    found = asyncio.run(world.java.read(names[1], ROWS + 10))
+    joint.java_writes(names[0], range(ROWS, ROWS + 10))
+    copy(spark, joint, names, tmp_path)
+    found = asyncio.run(joint.java.read(names[1], ROWS + 10))
     assert [each.payload for each in found] == [b"java %d" % n for n in range(ROWS + 10)]
     assert [each.sequence_id for each in found] == list(range(ROWS + 10))
-    assert world.with_namespace(orphans) == []
-    world.java_writes(names[1], range(2**42, 2**42 + 1))  # behind what Spark wrote
-    assert len(asyncio.run(world.java.read(names[1], ROWS + 11))) == ROWS + 11
+    assert joint.with_namespace(orphans) == []
+    joint.java_writes(names[1], range(2**42, 2**42 + 1))  # behind what Spark wrote
+    assert len(asyncio.run(joint.java.read(names[1], ROWS + 11))) == ROWS + 11
 
 
 def test_java_reads_what_was_copied_to_another_cluster(
-    world: World, cluster: LocalCluster, streams: Streams
+    joint: Joint, cluster: LocalCluster, streams: Streams
 ) -> None:
     name, of_java = f"ours-{uuid4().hex[:8]}", f"javas-{uuid4().hex[:8]}"
     here = Connection(metadata_uri=cluster.metadata_uri, namespace_path="/streams")
     there = Connection(
-        metadata_uri=world.options["metadataServiceUri"],
-        namespace_path=world.options["namespace"],
+        metadata_uri=joint.options["metadataServiceUri"],
+        namespace_path=joint.options["namespace"],
     )
-    beyond, javas = world.beside("copies")
+    beyond, javas = joint.beside("copies")
 
     def copy(source: Connection, target: Connection, stream: str) -> None:
         one, two = connected(source), connected(target)
@@ -178,24 +178,24 @@ def test_java_reads_what_was_copied_to_another_cluster(
         half = rows[first : first + ROWS // 2]
         streams.write(name, half[:7], half[7:])
         copy(here, there, name)
-    found = asyncio.run(world.java.read(name, ROWS))
+    found = asyncio.run(joint.java.read(name, ROWS))
     assert [each.payload for each in found] == rows
     assert [each.sequence_id for each in found] == list(range(ROWS))
     # Java's own.
-    world.with_namespace(lambda namespace: namespace.create_stream(of_java))
-    world.java_writes(of_java, range(10))
+    joint.with_namespace(lambda namespace: namespace.create_stream(of_java))
+    joint.java_writes(of_java, range(10))
     copy(there, beyond, of_java)
-    original = asyncio.run(world.java.read(of_java, 10))
+    original = asyncio.run(joint.java.read(of_java, 10))
     found = asyncio.run(javas.read(of_java, 10))
     assert [each[1:] for each in found] == [each[1:] for each in original]
     assert [each.payload for each in found] == [b"java %d" % number for number in range(10)]
 
 
-def test_ledgers_of_java_are_rows_and_rows_are_ledgers_of_javas(spark: Any, world: World) -> None:
+def test_ledgers_of_java_are_rows_and_rows_are_ledgers_of_javas(spark: Any, joint: Joint) -> None:
     shape, sizes = Shape(password=""), [0, 1, 1000, 70_000, *[100] * ROWS]
 
     async def write() -> int:
-        side = await JavaSide.connect(world.peer, world.cluster.metadata_uri)
+        side = await JavaSide.connect(joint.peer, joint.cluster.metadata_uri)
         ledger = await side.create(shape)
         await ledger.append("spark", sizes)
         await ledger.close()
@@ -203,7 +203,7 @@ def test_ledgers_of_java_are_rows_and_rows_are_ledgers_of_javas(spark: Any, worl
         return ledger.id
 
     async def read(ledger_id: int) -> list[Any]:
-        side = await JavaSide.connect(world.peer, world.cluster.metadata_uri)
+        side = await JavaSide.connect(joint.peer, joint.cluster.metadata_uri)
         ledger = await side.open(ledger_id, shape)
         found = await ledger.read(0, len(sizes) - 1)
         await ledger.close()
@@ -217,20 +217,20 @@ def test_ledgers_of_java_are_rows_and_rows_are_ledgers_of_javas(spark: Any, worl
     of_java = asyncio.run(write())
     frame = (
         spark.read.format("quorumbook").schema("entry_id long, value binary")
-        .options(**world.options).load(f"ledger:{of_java}")
+        .options(**joint.options).load(f"ledger:{of_java}")
     )  # fmt: skip
     rows = [seen(row.entry_id, bytes(row.value)) for row in frame.collect()]
     assert rows == expected("spark", sizes)
     app_id = f"rows {uuid4().hex}"
     (
         frame.select("value").coalesce(1).write.format("quorumbook").mode("append")
-        .options(**world.options, target="ledger", txnAppId=app_id, txnVersion="1").save()
+        .options(**joint.options, target="ledger", txnAppId=app_id, txnVersion="1").save()
     )  # fmt: skip
-    (of_spark,) = world.with_namespace(committed)
+    (of_spark,) = joint.with_namespace(committed)
     assert asyncio.run(read(of_spark)) == rows
 
 
 def test_a_lost_bookie_is_rereplicated_under_zookeepers_locks(
-    spark: Any, world: World, tmp_path: Path
+    spark: Any, joint: Joint, tmp_path: Path
 ) -> None:
-    lose_a_bookie(spark, world.cluster, tmp_path)
+    lose_a_bookie(spark, joint.cluster, tmp_path)

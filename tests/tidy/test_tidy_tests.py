@@ -33,6 +33,12 @@ def test_what_tests_share_exists_once() -> None:
     assert again == set(SHARED.items())
 
 
+def test_a_fixture_is_called_by_what_it_is() -> None:
+    """Seventeen were a `world`, each another one."""
+    worlds = [path.name for path in sorted(TESTS.rglob("*.py")) if "world" in defined(path)]
+    assert worlds == []
+
+
 @pytest.mark.xdist_group("named")
 def test_workers_are_told_which_tests_are_a_group(request: pytest.FixtureRequest) -> None:
     """Else each worker makes what a group shares: a Spark session, a cluster of Java bookies."""

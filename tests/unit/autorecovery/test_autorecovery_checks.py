@@ -25,7 +25,7 @@ from quorumbook.protocol.status import Status
 DAY_S = 86400.0
 
 
-class World:
+class Checked:
     """Three mock bookies, a client, and an auditor that checks on demand only."""
 
     def __init__(self, cluster, client):
@@ -56,140 +56,140 @@ class World:
 
 
 @pytest.fixture
-async def world():
+async def checked():
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(MockCluster())
         await cluster.add(3)
         client = await stack.enter_async_context(
             quorumbook.connect(cluster.metadata_uri, lac_delay_s=0)
         )
-        made = World(cluster, client)
+        made = Checked(cluster, client)
         stack.push_async_callback(made.auto_recovery.auditor.stop)
         yield made
 
 
 @pytest.mark.parametrize("kind", list(DigestType))
-async def test_s76_a_damaged_copy_is_found_by_its_digest(world, kind):
-    good = await world.write(digest_type=kind, password=b"p")
-    bad = await world.write(digest_type=kind, password=b"p")
-    bookie = world.cluster.members(bad)[1]
+async def test_s76_a_damaged_copy_is_found_by_its_digest(checked, kind):
+    good = await checked.write(digest_type=kind, password=b"p")
+    bad = await checked.write(digest_type=kind, password=b"p")
+    bookie = checked.cluster.members(bad)[1]
     middle = bookie.ledgers[bad.id].entries
     middle[3] = middle[3][:-1] + bytes([middle[3][-1] ^ 1])
-    found = await world.check(PeriodicCheck.ALL_LEDGERS)
+    found = await checked.check(PeriodicCheck.ALL_LEDGERS)
     # Where nothing protects entries, damage cannot be seen.
     assert found == ({} if kind is DigestType.DUMMY else {bad.id: {bookie.bookie_id}})
     assert good.id not in found
-    assert world.numbers.counters["NUM_LEDGERS_CHECKED"] == 2
+    assert checked.numbers.counters["NUM_LEDGERS_CHECKED"] == 2
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_a_missing_entry_is_found_wherever_it_stood(world, check):
-    ledgers = [await world.write() for _ in range(3)]
-    bookies = [world.cluster.members(ledger)[number] for number, ledger in enumerate(ledgers)]
+async def test_a_missing_entry_is_found_wherever_it_stood(checked, check):
+    ledgers = [await checked.write() for _ in range(3)]
+    bookies = [checked.cluster.members(ledger)[number] for number, ledger in enumerate(ledgers)]
     for bookie, ledger, entry_id in zip(bookies, ledgers, (0, 3, 5), strict=True):
         del bookie.ledgers[ledger.id].entries[entry_id]
-    assert await world.check(check) == {
+    assert await checked.check(check) == {
         ledger.id: {bookie.bookie_id} for bookie, ledger in zip(bookies, ledgers, strict=True)
     }
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_a_bookie_that_forgot_a_whole_ledger_is_found(world, check):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[2]
+async def test_a_bookie_that_forgot_a_whole_ledger_is_found(checked, check):
+    ledger = await checked.write()
+    bookie = checked.cluster.members(ledger)[2]
     del bookie.ledgers[ledger.id]
-    assert await world.check(check) == {ledger.id: {bookie.bookie_id}}
+    assert await checked.check(check) == {ledger.id: {bookie.bookie_id}}
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_s75_only_entries_of_a_bookies_write_set_are_missed(world, check):
-    ledger = await world.write(count=9, write_quorum_size=2)
-    members = world.cluster.members(ledger)
+async def test_s75_only_entries_of_a_bookies_write_set_are_missed(checked, check):
+    ledger = await checked.write(count=9, write_quorum_size=2)
+    members = checked.cluster.members(ledger)
     assert [member.entry_ids(ledger.id) for member in members] == [
         [0, 2, 3, 5, 6, 8], [0, 1, 3, 4, 6, 7], [1, 2, 4, 5, 7, 8]
     ]  # fmt: skip
-    assert await world.check(check) == {}
+    assert await checked.check(check) == {}
     del members[1].ledgers[ledger.id].entries[4]
-    assert await world.check(check) == {ledger.id: {members[1].bookie_id}}
+    assert await checked.check(check) == {ledger.id: {members[1].bookie_id}}
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_s66_a_closed_empty_ledger_lacks_nothing(world, check):
-    ledger = await world.write(count=0)
-    assert (await world.client.ledger_metadata(ledger.id)).last_entry_id == -1
-    assert await world.check(check) == {}
-    assert world.numbers.gauges["NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"] == 0
-    for bookie in world.cluster.bookies:
+async def test_s66_a_closed_empty_ledger_lacks_nothing(checked, check):
+    ledger = await checked.write(count=0)
+    assert (await checked.client.ledger_metadata(ledger.id)).last_entry_id == -1
+    assert await checked.check(check) == {}
+    assert checked.numbers.gauges["NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"] == 0
+    for bookie in checked.cluster.bookies:
         assert bookie.count(ListEntries) == 0
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_the_fragment_that_is_written_is_left_to_its_writer(world, check):
-    writer = await world.client.create_ledger(
+async def test_the_fragment_that_is_written_is_left_to_its_writer(checked, check):
+    writer = await checked.client.create_ledger(
         ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
     )
     await writer.append(b"x")
-    del world.cluster.members(writer)[0].ledgers[writer.id]
-    assert await world.check(check) == {}
+    del checked.cluster.members(writer)[0].ledgers[writer.id]
+    assert await checked.check(check) == {}
     await writer.close()
-    assert set(await world.check(check)) == {writer.id}
+    assert set(await checked.check(check)) == {writer.id}
 
 
 @pytest.mark.parametrize("check", [PeriodicCheck.ALL_LEDGERS, PeriodicCheck.REPLICAS])
-async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(world, check):
-    ledger = await world.write()
-    silent, refusing, _ = world.cluster.members(ledger)
+async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(checked, check):
+    ledger = await checked.write()
+    silent, refusing, _ = checked.cluster.members(ledger)
     silent.on_request = lambda _: Status.IO_ERROR
     refusing.on_request = lambda request: (
         Status.UNKNOWN_LEDGER_STATE if isinstance(request, ListEntries) else Status.TOO_MANY
     )
-    found = await world.check(check)
+    found = await checked.check(check)
     # What is readable nowhere else is damage only if reading says so.
     assert refusing.bookie_id not in found.get(ledger.id, set())
     if check is PeriodicCheck.REPLICAS:
         assert found == {}
-        assert world.numbers.gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
+        assert checked.numbers.gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
 
 
-async def test_copies_are_counted_for_the_gauges(world):
-    whole, two, one, none = [await world.write() for _ in range(4)]
+async def test_copies_are_counted_for_the_gauges(checked):
+    whole, two, one, none = [await checked.write() for _ in range(4)]
     for count, ledger in enumerate((whole, two, one, none)):
-        for bookie in world.cluster.members(ledger)[:count]:
+        for bookie in checked.cluster.members(ledger)[:count]:
             del bookie.ledgers[ledger.id].entries[5]
-    found = await world.check(PeriodicCheck.REPLICAS)
+    found = await checked.check(PeriodicCheck.REPLICAS)
     assert {ledger_id: len(bookies) for ledger_id, bookies in found.items()} == {
         two.id: 1, one.id: 2, none.id: 3
     }  # fmt: skip
-    gauges = world.numbers.gauges
+    gauges = checked.numbers.gauges
     assert gauges["NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"] == 1
     assert gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
     assert gauges["NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY"] == 1
 
 
-async def test_counting_copies_reads_no_entry(world):
-    await world.write()
-    for bookie in world.cluster.bookies:
+async def test_counting_copies_reads_no_entry(checked):
+    await checked.write()
+    for bookie in checked.cluster.bookies:
         bookie.requests.clear()
-    await world.check(PeriodicCheck.REPLICAS)
-    for bookie in world.cluster.bookies:
+    await checked.check(PeriodicCheck.REPLICAS)
+    for bookie in checked.cluster.bookies:
         assert bookie.count(ListEntries) == 1
         assert bookie.count(BatchRead) + bookie.count(Read) + bookie.count(ReadRun) == 0
 
 
-async def test_reading_all_copies_keeps_to_the_background_budget(world):
-    await world.write(count=50)
-    budget = client_context(world.client).env.background
+async def test_reading_all_copies_keeps_to_the_background_budget(checked):
+    await checked.write(count=50)
+    budget = client_context(checked.client).env.background
     before = sum(budget.taken_bytes.values())
-    await world.check(PeriodicCheck.ALL_LEDGERS)
+    await checked.check(PeriodicCheck.ALL_LEDGERS)
     # 50 entries of some 40 bytes, three times.
     assert sum(budget.taken_bytes.values()) - before >= 50 * 40 * 3
 
 
-async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(world):
-    ledger = await world.write()
-    (new,) = await world.cluster.add()
-    old, other, _ = world.cluster.members(ledger)
-    manager = client_context(world.client).ledgers
+async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(checked):
+    ledger = await checked.write()
+    (new,) = await checked.cluster.add()
+    old, other, _ = checked.cluster.members(ledger)
+    manager = client_context(checked.client).ledgers
 
     async def move():
         new.ledgers[ledger.id] = old.ledgers.pop(ledger.id)
@@ -206,18 +206,18 @@ async def test_a_ledger_that_moves_while_it_is_looked_at_is_looked_at_again(worl
 
     other.on_request = on_list
     old.on_request = lambda request: 0.2 if isinstance(request, ListEntries) else None
-    assert await world.check(PeriodicCheck.REPLICAS) == {}
+    assert await checked.check(PeriodicCheck.REPLICAS) == {}
     assert moves
     assert new.count(ListEntries) == 1
 
 
-async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(world):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[0]
+async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(checked):
+    ledger = await checked.write()
+    bookie = checked.cluster.members(ledger)[0]
     deletions = []
 
     async def delete():
-        await world.client.delete_ledger(ledger.id)
+        await checked.client.delete_ledger(ledger.id)
         bookie.ledgers.pop(ledger.id)
 
     def on_list(request):
@@ -227,62 +227,66 @@ async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(worl
         return None
 
     bookie.on_request = on_list
-    assert await world.check(PeriodicCheck.REPLICAS) == {}
+    assert await checked.check(PeriodicCheck.REPLICAS) == {}
     assert deletions
 
 
-async def test_checks_are_off_while_auditing_is(world):
-    ledger = await world.write()
-    del world.cluster.members(ledger)[0].ledgers[ledger.id]
-    await world.queue.disable()
-    await world.queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0)
-    world.auto_recovery.auditor.start()
-    while not world.auto_recovery.auditor.is_leading:
+async def test_checks_are_off_while_auditing_is(checked):
+    ledger = await checked.write()
+    del checked.cluster.members(ledger)[0].ledgers[ledger.id]
+    await checked.queue.disable()
+    await checked.queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0)
+    checked.auto_recovery.auditor.start()
+    while not checked.auto_recovery.auditor.is_leading:
         await asyncio.sleep(0.005)
     # Whatever the auditor reads once it leads, it has read when the delay is proposed.
-    while await world.queue.lost_bookie_delay_s() is None:
+    while await checked.queue.lost_bookie_delay_s() is None:
         await asyncio.sleep(0.005)
-    assert await world.queue.checked_at_ms(PeriodicCheck.REPLICAS) == 0
-    assert world.numbers.counters["NUM_SKIPPING_CHECK_TASK_TIMES"] == 0
-    await world.queue.enable()
-    while not await world.queue.checked_at_ms(PeriodicCheck.REPLICAS):
+    assert await checked.queue.checked_at_ms(PeriodicCheck.REPLICAS) == 0
+    assert checked.numbers.counters["NUM_SKIPPING_CHECK_TASK_TIMES"] == 0
+    await checked.queue.enable()
+    while not await checked.queue.checked_at_ms(PeriodicCheck.REPLICAS):
         await asyncio.sleep(0.005)
-    assert {mark.ledger_id async for mark in world.queue.list()} == {ledger.id}
+    assert {mark.ledger_id async for mark in checked.queue.list()} == {ledger.id}
 
 
 @pytest.mark.parametrize("repairs", [True, False])
 async def test_ledgers_that_break_the_placement_policy_are_counted_and_marked_if_wanted(
-    world, monkeypatch, repairs
+    checked, monkeypatch, repairs
 ):
-    strict, soft, failing, empty = [await world.write(count) for count in (1, 1, 1, 0)]
+    strict, soft, failing, empty = [await checked.write(count) for count in (1, 1, 1, 0)]
     verdicts = {soft.id: Adherence.SOFT, failing.id: Adherence.FAIL, empty.id: Adherence.FAIL}
 
     async def adherence(metadata, ensemble):
         assert ensemble == metadata.ensemble
         return verdicts.get(metadata.ledger_id, Adherence.STRICT)
 
-    monkeypatch.setattr(client_context(world.client).bookies, "adherence", adherence)
+    monkeypatch.setattr(client_context(checked.client).bookies, "adherence", adherence)
     auditor = AuditorOptions(bookie_check_interval_s=0, repair_placement=repairs)
-    world.auto_recovery = AutoRecovery(world.client, RecoveryOptions(name="a1", auditor=auditor))
-    assert await world.check(PeriodicCheck.PLACEMENT) == ({failing.id: set()} if repairs else {})
-    gauges = world.auto_recovery.auditor.numbers.gauges
+    checked.auto_recovery = AutoRecovery(
+        checked.client, RecoveryOptions(name="a1", auditor=auditor)
+    )
+    assert await checked.check(PeriodicCheck.PLACEMENT) == ({failing.id: set()} if repairs else {})
+    gauges = checked.auto_recovery.auditor.numbers.gauges
     assert gauges["NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY"] == 1
     assert gauges["NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY"] == 1
     assert strict.id not in verdicts
-    await world.auto_recovery.auditor.stop()
+    await checked.auto_recovery.auditor.stop()
 
 
-async def test_a_ledger_that_breaks_the_placement_policy_is_found_and_moved(world):
-    ledger = await world.write()
-    (far,) = await world.cluster.add()
-    near = [bookie.bookie_id for bookie in world.cluster.members(ledger)]
-    await RackTable(world.cluster.store).set(dict.fromkeys(near, "/near") | {far.bookie_id: "/far"})
+async def test_a_ledger_that_breaks_the_placement_policy_is_found_and_moved(checked):
+    ledger = await checked.write()
+    (far,) = await checked.cluster.add()
+    near = [bookie.bookie_id for bookie in checked.cluster.members(ledger)]
+    await RackTable(checked.cluster.store).set(
+        dict.fromkeys(near, "/near") | {far.bookie_id: "/far"}
+    )
     placement = PlacementOptions(enforce_racks=True)
     options = AuditorOptions(
         bookie_check_interval_s=0, ledger_check_interval_s=0, replica_check_interval_s=0,
         placement_check_interval_s=3600, repair_placement=True,
     )  # fmt: skip
-    async with quorumbook.connect(world.cluster.metadata_uri, placement=placement) as client:
+    async with quorumbook.connect(checked.cluster.metadata_uri, placement=placement) as client:
         whole = AutoRecovery(client, RecoveryOptions(name="a1", auditor=options))
         whole.start()
         try:

@@ -20,7 +20,7 @@ SEAL = digester(DigestType.CRC32C, b"p")
 ENTRIES = 60
 
 
-class World:
+class Stored:
     """Five mock bookies, and ledgers on them."""
 
     def __init__(self, cluster, client):
@@ -51,14 +51,14 @@ class World:
 
 
 @pytest.fixture
-async def world():
+async def stored():
     async with contextlib.AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(MockCluster())
         await cluster.add(5)
         client = await stack.enter_async_context(
             quorumbook.connect(cluster.metadata_uri, lac_delay_s=0)
         )
-        yield World(cluster, client)
+        yield Stored(cluster, client)
 
 
 def reseal(entry, ledger, entry_id, *, lac=None, length=None, payload=None):
@@ -76,10 +76,10 @@ def reseal(entry, ledger, entry_id, *, lac=None, length=None, payload=None):
 
 
 @pytest.mark.parametrize("ensemble_size", [3, 5])
-async def test_a_healthy_ledger_has_no_findings_wherever_a_range_begins(world, ensemble_size):
-    ledger = await world.write(ensemble_size)
+async def test_a_healthy_ledger_has_no_findings_wherever_a_range_begins(stored, ensemble_size):
+    ledger = await stored.write(ensemble_size)
     for first, last in ((0, ENTRIES), (0, 19), (20, 39), (59, 59)):
-        audited = await world.audit(ledger, first, last)
+        audited = await stored.audit(ledger, first, last)
         assert audited.findings == []
         assert audited.entries == min(last, ENTRIES - 1) - first + 1
         assert audited.copies == audited.entries * 3
@@ -101,10 +101,10 @@ async def test_a_healthy_ledger_has_no_findings_wherever_a_range_begins(world, e
     ],
 )
 async def test_each_fault_of_one_copy_is_found_on_the_very_bookie(
-    world, ensemble_size, entry_id, fault, kind
+    stored, ensemble_size, entry_id, fault, kind
 ):
-    ledger = await world.write(ensemble_size)
-    bookie = world.holders(ledger, entry_id)[1]
+    ledger = await stored.write(ensemble_size)
+    bookie = stored.holders(ledger, entry_id)[1]
     entries = bookie.ledgers[ledger.id].entries
     good = entries[entry_id]
     if fault == "flipped bit":
@@ -142,116 +142,116 @@ async def test_each_fault_of_one_copy_is_found_on_the_very_bookie(
 
             bookie._batch_read = cut  # another answer than a bookie gives
     expected = {(kind, entry_id, entry_id, bookie.bookie_id)}
-    assert await world.found(ledger) == expected
+    assert await stored.found(ledger) == expected
     # However the ledger is cut into ranges, it is found once.
-    parts = [await world.found(ledger, first, first + 9) for first in range(0, ENTRIES, 10)]
+    parts = [await stored.found(ledger, first, first + 9) for first in range(0, ENTRIES, 10)]
     assert set().union(*parts) == expected
 
 
-async def test_a_truncated_log_is_one_finding_and_needs_few_questions(world):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[2]
+async def test_a_truncated_log_is_one_finding_and_needs_few_questions(stored):
+    ledger = await stored.write()
+    bookie = stored.cluster.members(ledger)[2]
     for entry_id in range(25, ENTRIES):
         del bookie.ledgers[ledger.id].entries[entry_id]
     bookie.requests.clear()
-    assert await world.found(ledger) == {("missing", 25, ENTRIES - 1, bookie.bookie_id)}
+    assert await stored.found(ledger) == {("missing", 25, ENTRIES - 1, bookie.bookie_id)}
     assert bookie.count(BatchRead) + bookie.count(Read) < 15
 
 
-async def test_what_a_list_denies_and_a_read_gives_is_no_finding(world):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[0]
+async def test_what_a_list_denies_and_a_read_gives_is_no_finding(stored):
+    ledger = await stored.write()
+    bookie = stored.cluster.members(ledger)[0]
     bookie.on_request = lambda r: Status.NO_LEDGER if isinstance(r, ListEntries) else None
-    assert await world.found(ledger) == set()
+    assert await stored.found(ledger) == set()
 
 
-async def test_an_entry_that_nobody_has_is_a_hole(world):
-    ledger = await world.write()
-    for bookie in world.cluster.members(ledger):
+async def test_an_entry_that_nobody_has_is_a_hole(stored):
+    ledger = await stored.write()
+    for bookie in stored.cluster.members(ledger):
         del bookie.ledgers[ledger.id].entries[7]
-    found = await world.found(ledger)
+    found = await stored.found(ledger)
     assert ("hole", 7, 7, "") in found
     assert len(found) == 4
 
 
-async def test_two_copies_that_disagree_are_told_apart_by_the_length_before(world):
-    ledger = await world.write()
-    first, second, third = world.cluster.members(ledger)
+async def test_two_copies_that_disagree_are_told_apart_by_the_length_before(stored):
+    ledger = await stored.write()
+    first, second, third = stored.cluster.members(ledger)
     del third.ledgers[ledger.id].entries[30]
     good = second.ledgers[ledger.id].entries[30]
     second.ledgers[ledger.id].entries[30] = reseal(good, ledger, 30, payload=b"longer than it was")
-    assert await world.found(ledger) == {
+    assert await stored.found(ledger) == {
         ("missing", 30, 30, third.bookie_id),
         ("differs", 30, 30, second.bookie_id),
     }
     same_size = SEAL.payload(good)[::-1]
     second.ledgers[ledger.id].entries[30] = reseal(good, ledger, 30, payload=same_size)
-    assert await world.found(ledger) == {
+    assert await stored.found(ledger) == {
         ("missing", 30, 30, third.bookie_id),
         ("differs", 30, 30, second.bookie_id),
         ("differs", 30, 30, first.bookie_id),
     }
 
 
-async def test_a_bookie_that_is_gone_is_unknown_not_damaged(world):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[1]
+async def test_a_bookie_that_is_gone_is_unknown_not_damaged(stored):
+    ledger = await stored.write()
+    bookie = stored.cluster.members(ledger)[1]
     await bookie.stop()
-    findings = (await world.audit(ledger)).findings
+    findings = (await stored.audit(ledger)).findings
     assert {(f.kind, f.bookie_id, f.entries) for f in findings} == {
         ("unasked", bookie.bookie_id, ENTRIES)
     }
     assert {f.severity for f in findings} == {Severity.UNKNOWN}
 
 
-async def test_what_recovery_may_leave_is_a_note(world):
-    ledger = await world.write()
-    first, second, _ = world.cluster.members(ledger)
+async def test_what_recovery_may_leave_is_a_note(stored):
+    ledger = await stored.write()
+    first, second, _ = stored.cluster.members(ledger)
     beyond = SEAL.seal(ledger.id, ENTRIES, ENTRIES - 1, 9_999, b"never confirmed")
     first.ledgers[ledger.id].entries[ENTRIES] = beyond
     # Written anew by a recovery that knew more than the writer did.
     good = second.ledgers[ledger.id].entries
-    for bookie in world.cluster.members(ledger):
+    for bookie in stored.cluster.members(ledger):
         entries = bookie.ledgers[ledger.id].entries
         entries[58] = reseal(entries[58], ledger, 58, lac=56)
     good[58] = reseal(good[58], ledger, 58, lac=57)
-    audited = await world.audit(ledger)
+    audited = await stored.audit(ledger)
     assert {f.severity for f in audited.findings} == {Severity.NOTE}
     assert {f.kind for f in audited.findings} == {"beyond_end", "lac_differs"}
 
 
-async def test_a_length_in_the_metadata_that_no_entry_bears_out_is_found(world):
-    ledger = await world.write()
-    for bookie in world.cluster.members(ledger):
+async def test_a_length_in_the_metadata_that_no_entry_bears_out_is_found(stored):
+    ledger = await stored.write()
+    for bookie in stored.cluster.members(ledger):
         entries = bookie.ledgers[ledger.id].entries
         last = entries[ENTRIES - 1]
         entries[ENTRIES - 1] = reseal(last, ledger, ENTRIES - 1, length=1)
-    kinds = {kind for kind, *_ in await world.found(ledger)}
+    kinds = {kind for kind, *_ in await stored.found(ledger)}
     assert kinds == {"stale_order", "wrong_length"}
 
 
-async def test_an_open_ledger_is_neither_fenced_nor_judged_before_it_is_settled(world):
-    ledger = await world.write(end="stay open")
-    del world.cluster.members(ledger)[0].ledgers[ledger.id].entries[ENTRIES - 1]
-    audited = await world.audit(ledger)
+async def test_an_open_ledger_is_neither_fenced_nor_judged_before_it_is_settled(stored):
+    ledger = await stored.write(end="stay open")
+    del stored.cluster.members(ledger)[0].ledgers[ledger.id].entries[ENTRIES - 1]
+    audited = await stored.audit(ledger)
     assert (audited.entries, audited.findings) == (0, [])
     await ledger.append(b"still mine")
 
 
-async def test_chosen_ids_in_no_order_are_the_writers_own(world):
-    async with world.client.create_ledger(
+async def test_chosen_ids_in_no_order_are_the_writers_own(stored):
+    async with stored.client.create_ledger(
         ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, explicit_entry_ids=True
     ) as writer:
         for entry_id in (3, 1, 0, 2, 5, 4):
             writer.append_at_nowait(entry_id, b"chosen %d" % entry_id)
         await writer.drain()
-    findings = (await world.audit(writer)).findings
+    findings = (await stored.audit(writer)).findings
     assert {f.severity for f in findings} <= {Severity.NOTE}
 
 
-async def test_a_bookie_that_sheds_load_is_asked_again(world):
-    ledger = await world.write()
-    bookie = world.cluster.members(ledger)[1]
+async def test_a_bookie_that_sheds_load_is_asked_again(stored):
+    ledger = await stored.write()
+    bookie = stored.cluster.members(ledger)[1]
     refused = []
 
     def shed(request):
@@ -261,5 +261,5 @@ async def test_a_bookie_that_sheds_load_is_asked_again(world):
         return None
 
     bookie.on_request = shed
-    assert await world.found(ledger) == set()
+    assert await stored.found(ledger) == set()
     assert len(refused) == 3

@@ -36,7 +36,7 @@ from quorumbook.sync.twin import unwrapped
 _ONLY_BLOCKING = {"scan", "arrow_reader"}
 
 
-class World:
+class Mocks:
     """Mock bookies on a loop of their own, driven from the test's thread."""
 
     def __init__(self) -> None:
@@ -67,15 +67,15 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    world.run(world.cluster.__aenter__())
-    world.run(world.cluster.add(3))
+def mocks() -> Iterator[Mocks]:
+    mocks = Mocks()
+    mocks.run(mocks.cluster.__aenter__())
+    mocks.run(mocks.cluster.add(3))
     try:
-        yield world
+        yield mocks
     finally:
-        world.run(world.cluster.__aexit__())
-        world.stop()
+        mocks.run(mocks.cluster.__aexit__())
+        mocks.stop()
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def test_connect_has_the_same_parameters() -> None:
     }
 
 
-def test_entries_written_are_read(world: World) -> None:
-    with world.connect() as bk:
+def test_entries_written_are_read(mocks: Mocks) -> None:
+    with mocks.connect() as bk:
         with bk.create_ledger(custom_metadata={"a": b"b"}) as ledger:
             assert ledger.append_batch_nowait([]).result() == range(0)
             assert ledger.append(b"zero") == 0
@@ -146,8 +146,8 @@ def test_entries_written_are_read(world: World) -> None:
             bk.ledger_metadata(ledger.id)
 
 
-def test_a_ledger_is_claimed_and_its_writer_fenced(world: World) -> None:
-    with world.connect() as bk:
+def test_a_ledger_is_claimed_and_its_writer_fenced(mocks: Mocks) -> None:
+    with mocks.connect() as bk:
         ledger = bk.claim_unwritten_ledger(bk.create_unwritten_ledger())
         ledger.append(b"x")
         with bk.open_ledger(ledger.id) as reader:
@@ -166,8 +166,8 @@ def test_a_ledger_is_claimed_and_its_writer_fenced(world: World) -> None:
             ledger.close()
 
 
-def test_what_is_queued_while_the_loop_is_busy_goes_as_one_batch(world: World) -> None:
-    with world.connect(lac_delay_s=0) as bk:
+def test_what_is_queued_while_the_loop_is_busy_goes_as_one_batch(mocks: Mocks) -> None:
+    with mocks.connect(lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
         ledger.append(b"first")
         gate = threading.Event()
@@ -176,17 +176,17 @@ def test_what_is_queued_while_the_loop_is_busy_goes_as_one_batch(world: World) -
         futures = [ledger.append_nowait(b"x") for _ in range(500)]
         gate.set()
         assert [future.result() for future in futures] == list(range(1, 501))
-        bookie = world.cluster.bookies[0]
-        world.until(lambda: len(bookie.entry_ids(ledger.id)) == 501)
+        bookie = mocks.cluster.bookies[0]
+        mocks.until(lambda: len(bookie.entry_ids(ledger.id)) == 501)
         assert bookie.count(AddRun) < 10  # one write, cut by the network at most
         ledger.close()
 
 
-def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
-    with world.connect(max_pending_entries=5, lac_delay_s=0) as bk:
+def test_a_full_window_refuses_and_drain_waits(mocks: Mocks) -> None:
+    with mocks.connect(max_pending_entries=5, lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
-        for bookie in world.cluster.bookies:
-            world.call(bookie.hold_adds)
+        for bookie in mocks.cluster.bookies:
+            mocks.call(bookie.hold_adds)
         futures = [ledger.append_nowait(b"x") for _ in range(5)]
         with pytest.raises(BackpressureError):
             ledger.append_nowait(b"x")
@@ -194,7 +194,7 @@ def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
             ledger.append_batch_nowait([b"x"])
         with pytest.raises(RequestTimeoutError):
             futures[0].result(0.01)
-        world.until(lambda: all(b.count(AddRun) for b in world.cluster.bookies))
+        mocks.until(lambda: all(b.count(AddRun) for b in mocks.cluster.bookies))
         results: list[int] = []
         threads = [
             threading.Thread(target=lambda: results.append(ledger.append(b"y"))) for _ in range(10)
@@ -202,8 +202,8 @@ def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
         threads.append(threading.Thread(target=ledger.drain))
         for thread in threads:
             thread.start()
-        for bookie in world.cluster.bookies:
-            world.call(bookie.release_adds)
+        for bookie in mocks.cluster.bookies:
+            mocks.call(bookie.release_adds)
         for thread in threads:
             thread.join(PATIENCE_S)
         assert sorted(results) == list(range(5, 15))
@@ -215,8 +215,8 @@ def test_a_full_window_refuses_and_drain_waits(world: World) -> None:
             ledger.append_nowait(b"late")
 
 
-def test_the_window_of_bytes_is_given_back(world: World) -> None:
-    with world.connect(max_pending_bytes=20_000, lac_delay_s=0) as bk:
+def test_the_window_of_bytes_is_given_back(mocks: Mocks) -> None:
+    with mocks.connect(max_pending_bytes=20_000, lac_delay_s=0) as bk:
         with bk.create_ledger() as ledger:
             for i in range(50):
                 assert ledger.append(bytes(5000)) == i
@@ -225,8 +225,8 @@ def test_the_window_of_bytes_is_given_back(world: World) -> None:
             assert ledger.pending_bytes == 0
 
 
-def test_futures_call_back_on_success_and_failure(world: World) -> None:
-    with world.connect(lac_delay_s=0) as bk:
+def test_futures_call_back_on_success_and_failure(mocks: Mocks) -> None:
+    with mocks.connect(lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
         seen: list[Any] = []
         done = threading.Event()
@@ -235,8 +235,8 @@ def test_futures_call_back_on_success_and_failure(world: World) -> None:
         assert done.wait(PATIENCE_S)
         future.add_done_callback(lambda f: seen.append(f.done()))
         assert seen == [0, True]
-        for bookie in world.cluster.bookies:
-            world.call(bookie.hold_adds)
+        for bookie in mocks.cluster.bookies:
+            mocks.call(bookie.hold_adds)
         many = ledger.append_batch_nowait([b"x"])
         done.clear()
         many.add_done_callback(lambda f: (seen.append(f.exception()), done.set()))
@@ -248,9 +248,9 @@ def test_futures_call_back_on_success_and_failure(world: World) -> None:
 
 
 def test_entries_confirmed_before_the_failure_of_their_batch_are_told_as_such(
-    world: World,
+    mocks: Mocks,
 ) -> None:
-    with world.connect(lac_delay_s=0) as bk:
+    with mocks.connect(lac_delay_s=0) as bk:
         ledger = bk.create_ledger()
         batch = quorumbook.sync.futures.Batch(unwrapped(ledger))
         batch.payloads = [b"a", b"b", b"c"]
@@ -267,8 +267,8 @@ def test_entries_confirmed_before_the_failure_of_their_batch_are_told_as_such(
         ledger.close()
 
 
-def test_a_tail_follows_a_writer_on_another_thread(world: World) -> None:
-    with world.connect() as bk:
+def test_a_tail_follows_a_writer_on_another_thread(mocks: Mocks) -> None:
+    with mocks.connect() as bk:
         ledger = bk.create_ledger()
         with bk.open_ledger(ledger.id, recover=False) as reader:
             got: list[bytes] = []
@@ -283,8 +283,8 @@ def test_a_tail_follows_a_writer_on_another_thread(world: World) -> None:
         assert got == [b"%d" % i for i in range(10)]
 
 
-def test_an_iteration_left_half_way_is_closed(world: World) -> None:
-    with world.connect(read_batch_bytes=200) as bk:
+def test_an_iteration_left_half_way_is_closed(mocks: Mocks) -> None:
+    with mocks.connect(read_batch_bytes=200) as bk:
         with bk.create_ledger() as ledger:
             ledger.append_batch_nowait([b"payload"] * 100)
         with bk.open_ledger(ledger.id) as reader:
@@ -294,10 +294,10 @@ def test_an_iteration_left_half_way_is_closed(world: World) -> None:
             assert [e.entry_id for e in reader.read(98)] == [98, 99]
 
 
-def test_errors_come_out_as_they_are(world: World) -> None:
+def test_errors_come_out_as_they_are(mocks: Mocks) -> None:
     with pytest.raises(ClusterNotInitializedError):
         quorumbook.sync.connect("memory://nobody-was-here").start()
-    with world.connect() as bk:
+    with mocks.connect() as bk:
         assert isinstance(bk.options, ClientOptions)
         with pytest.raises(NoSuchLedgerInMetadataError):
             bk.open_ledger(4711)
@@ -305,8 +305,8 @@ def test_errors_come_out_as_they_are(world: World) -> None:
             bk.create_ledger().append("text")  # type: ignore[arg-type]
 
 
-def test_called_from_its_own_loop_it_says_so_instead_of_hanging(world: World) -> None:
-    with world.connect() as bk:
+def test_called_from_its_own_loop_it_says_so_instead_of_hanging(mocks: Mocks) -> None:
+    with mocks.connect() as bk:
         with bk.create_ledger() as ledger:
             caught: list[BaseException] = []
             done = threading.Event()
@@ -338,8 +338,8 @@ def _in_child(uri: str, queue: Any, inherited: Any) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_after_a_fork_the_child_is_told_to_connect_again(world: World) -> None:
-    with world.connect() as bk:
+def test_after_a_fork_the_child_is_told_to_connect_again(mocks: Mocks) -> None:
+    with mocks.connect() as bk:
         with bk.create_ledger() as ledger:
             ledger.append(b"x")
             context = multiprocessing.get_context("fork")
@@ -354,8 +354,8 @@ def test_after_a_fork_the_child_is_told_to_connect_again(world: World) -> None:
             assert ledger.append(b"the parent goes on") == 1
 
 
-def test_an_append_whose_room_another_thread_takes_waits_on(world: World, monkeypatch) -> None:
-    with world.connect(max_pending_entries=2, lac_delay_s=0) as bk:
+def test_an_append_whose_room_another_thread_takes_waits_on(mocks: Mocks, monkeypatch) -> None:
+    with mocks.connect(max_pending_entries=2, lac_delay_s=0) as bk:
         with bk.create_ledger() as ledger:
             append_nowait, refusals = ledger.append_nowait, iter(range(3))
 
@@ -369,19 +369,19 @@ def test_an_append_whose_room_another_thread_takes_waits_on(world: World, monkey
 
 
 def test_a_group_refused_gets_its_room_by_draining_and_one_too_large_is_told_so(
-    world: World,
+    mocks: Mocks,
 ) -> None:
-    with world.connect(max_pending_entries=10, lac_delay_s=0) as bk:
+    with mocks.connect(max_pending_entries=10, lac_delay_s=0) as bk:
         with bk.create_ledger() as ledger:
-            world.call(lambda: [bookie.hold_adds() for bookie in world.cluster.bookies])
+            mocks.call(lambda: [bookie.hold_adds() for bookie in mocks.cluster.bookies])
             ledger.append_batch_nowait([b"x"] * 8)
             with pytest.raises(BackpressureError):
                 ledger.append_batch_nowait([b"y"] * 5)
             draining = threading.Thread(target=ledger.drain)
             draining.start()
-            world.until(lambda: len(world.cluster.bookies[0].entry_ids(ledger.id)) == 8)
+            mocks.until(lambda: len(mocks.cluster.bookies[0].entry_ids(ledger.id)) == 8)
             assert draining.is_alive()
-            world.call(lambda: [bookie.release_adds() for bookie in world.cluster.bookies])
+            mocks.call(lambda: [bookie.release_adds() for bookie in mocks.cluster.bookies])
             draining.join(PATIENCE_S)
             assert not draining.is_alive()
             assert ledger.append_batch_nowait([b"y"] * 5).result(PATIENCE_S) == range(8, 13)

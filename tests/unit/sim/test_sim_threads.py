@@ -16,7 +16,7 @@ from quorumbook.sim.process import Machine, Process
 PATH = "/d/x"
 
 
-class World:
+class Life:
     """A machine with a process that has workers, and what they told."""
 
     def __init__(self) -> None:
@@ -59,57 +59,57 @@ class World:
 
 
 @pytest.fixture
-def world():
-    world = World()
+def life():
+    life = Life()
     # The tape says what else is left of what was not synced.
-    world.machine.kept_share = 0.0
-    world.kernel.tape.pick = lambda items: items[0]
-    yield world
-    world.machine.bury()
-    world.kernel.forget()
+    life.machine.kept_share = 0.0
+    life.kernel.tape.pick = lambda items: items[0]
+    yield life
+    life.machine.bury()
+    life.kernel.forget()
 
 
-def test_a_sync_makes_nothing_durable_before_it_ends(world):
-    world.begin(world.write_and_sync)
-    world.until(lambda: "is syncing" in world.told)
-    assert "has synced" not in world.told
-    assert world.after_a_power_cut() == b""
+def test_a_sync_makes_nothing_durable_before_it_ends(life):
+    life.begin(life.write_and_sync)
+    life.until(lambda: "is syncing" in life.told)
+    assert "has synced" not in life.told
+    assert life.after_a_power_cut() == b""
 
 
-def test_what_is_synced_outlives_the_power_cut_after_it(world):
-    world.begin(world.write_and_sync)
-    world.until(lambda: "done" in world.told)
-    assert world.after_a_power_cut() == b"before"
+def test_what_is_synced_outlives_the_power_cut_after_it(life):
+    life.begin(life.write_and_sync)
+    life.until(lambda: "done" in life.told)
+    assert life.after_a_power_cut() == b"before"
 
 
-def test_a_write_during_a_sync_is_not_promised_by_it(world):
+def test_a_write_during_a_sync_is_not_promised_by_it(life):
     def write_meanwhile() -> None:
-        world.process.env.disk.open(PATH).write([b"meanwhile"], 6)
+        life.process.env.disk.open(PATH).write([b"meanwhile"], 6)
 
-    world.begin(world.write_and_sync)
-    world.until(lambda: "is syncing" in world.told)
-    world.begin(write_meanwhile)
-    world.until(lambda: "done" in world.told)
-    assert world.machine.disk.get(PATH) == b"beforemeanwhile"
-    assert world.after_a_power_cut() == b"before"
+    life.begin(life.write_and_sync)
+    life.until(lambda: "is syncing" in life.told)
+    life.begin(write_meanwhile)
+    life.until(lambda: "done" in life.told)
+    assert life.machine.disk.get(PATH) == b"beforemeanwhile"
+    assert life.after_a_power_cut() == b"before"
 
 
-def test_a_name_is_durable_when_the_sync_of_its_directory_has_ended(world):
+def test_a_name_is_durable_when_the_sync_of_its_directory_has_ended(life):
     def create_and_sync() -> str:
-        disk = world.process.env.disk
+        disk = life.process.env.disk
         disk.open("/d/new", create=True)
-        world.told.append("is syncing")
+        life.told.append("is syncing")
         disk.sync_directory("/d")
         return "done"
 
-    world.begin(create_and_sync)
-    world.until(lambda: "is syncing" in world.told)
-    assert "/d/new" not in world.machine.disk.crash().files()
-    world.until(lambda: "done" in world.told)
-    assert "/d/new" in world.machine.disk.crash().files()
+    life.begin(create_and_sync)
+    life.until(lambda: "is syncing" in life.told)
+    assert "/d/new" not in life.machine.disk.crash().files()
+    life.until(lambda: "done" in life.told)
+    assert "/d/new" in life.machine.disk.crash().files()
 
 
-def test_of_two_syncs_at_once_the_later_one_takes_nothing_back(world):
+def test_of_two_syncs_at_once_the_later_one_takes_nothing_back(life):
     """The first to begin ends last: what the other made durable meanwhile stays so."""
     disk = SimDisk()
     disk.make_directory("/d")
@@ -125,45 +125,45 @@ def test_of_two_syncs_at_once_the_later_one_takes_nothing_back(world):
     assert "/d/new" not in disk.crash().files()
 
 
-def test_a_job_goes_no_further_when_its_process_dies_in_its_sync(world):
+def test_a_job_goes_no_further_when_its_process_dies_in_its_sync(life):
     seen: list[type[BaseException]] = []
 
     def job() -> None:
         try:
-            world.write_and_sync()
+            life.write_and_sync()
         except BaseException as error:
             seen.append(type(error))
             raise
 
-    world.begin(job)
-    world.until(lambda: "is syncing" in world.told)
-    world.machine.kill()
+    life.begin(job)
+    life.until(lambda: "is syncing" in life.told)
+    life.machine.kill()
     assert [each.__name__ for each in seen] == ["ProcessDied"]
-    assert world.told == ["is syncing"]
+    assert life.told == ["is syncing"]
     # What a killed process wrote, the system has.
-    assert world.machine.disk.get(PATH) == b"before"
+    assert life.machine.disk.get(PATH) == b"before"
 
 
-def test_a_job_that_rests_stands_still_with_its_process(world):
+def test_a_job_that_rests_stands_still_with_its_process(life):
     def rest() -> str:
-        world.process.threads.sleep(0.01)
+        life.process.threads.sleep(0.01)
         return "has rested"
 
-    world.begin(rest)
-    world.process.pause(5 * SECOND)
-    world.kernel.run(lambda: False, world.kernel.now_ns + 4 * SECOND)
-    assert world.told == []
-    world.until(lambda: "has rested" in world.told)
-    assert world.kernel.now_ns >= 5 * SECOND
+    life.begin(rest)
+    life.process.pause(5 * SECOND)
+    life.kernel.run(lambda: False, life.kernel.now_ns + 4 * SECOND)
+    assert life.told == []
+    life.until(lambda: "has rested" in life.told)
+    assert life.kernel.now_ns >= 5 * SECOND
 
 
-def test_who_stops_a_worker_has_the_job_under_way_finished_first(world):
-    worker, *_ = world.begin(world.write_and_sync)
-    worker.submit(lambda: world.told.append("second"), world.told.append)
-    world.until(lambda: "is syncing" in world.told)
-    before_ns = world.kernel.now_ns
+def test_who_stops_a_worker_has_the_job_under_way_finished_first(life):
+    worker, *_ = life.begin(life.write_and_sync)
+    worker.submit(lambda: life.told.append("second"), life.told.append)
+    life.until(lambda: "is syncing" in life.told)
+    before_ns = life.kernel.now_ns
     worker.stop()
-    assert world.told == ["is syncing", "has synced", "second"]
-    world.until(lambda: None in world.told)
-    assert world.told[3:] == ["done", None]
-    assert world.kernel.now_ns - before_ns < MILLISECOND
+    assert life.told == ["is syncing", "has synced", "second"]
+    life.until(lambda: None in life.told)
+    assert life.told[3:] == ["done", None]
+    assert life.kernel.now_ns - before_ns < MILLISECOND

@@ -59,7 +59,7 @@ class Query:
         self.isActive, self.is_stopped = False, True
 
 
-class World:
+class Rehearsal:
     """A pipeline of two steps, the queries that they get, and a clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,27 +100,27 @@ def ends(batches: int = 0, error: str = "") -> Callable[[], Query]:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def rehearsal(monkeypatch: pytest.MonkeyPatch) -> Rehearsal:
+    return Rehearsal(monkeypatch)
 
 
-def test_once_a_step_begins_when_those_before_it_are_done(world: World) -> None:
-    world.queries = {"first": [ends(1, "lost"), ends(1)], "second": [ends(1)]}
-    pipeline = world.pipeline(is_once=True)
+def test_once_a_step_begins_when_those_before_it_are_done(rehearsal: Rehearsal) -> None:
+    rehearsal.queries = {"first": [ends(1, "lost"), ends(1)], "second": [ends(1)]}
+    pipeline = rehearsal.pipeline(is_once=True)
     assert pipeline.run()
-    assert world.started == ["first at 0", "first at 0.5", "second at 1"]
+    assert rehearsal.started == ["first at 0", "first at 0.5", "second at 1"]
     assert [found.commits for found in pipeline.numbers.values()] == [2, 1]
 
 
-def test_a_step_is_given_up_and_the_others_go_on(world: World) -> None:
-    world.queries = {
+def test_a_step_is_given_up_and_the_others_go_on(rehearsal: Rehearsal) -> None:
+    rehearsal.queries = {
         "first": [ends(0, "one"), ends(0, "two"), raising(OSError("three"))], "second": [ends(3)],
     }  # fmt: skip
-    pipeline = world.pipeline(is_once=False)
+    pipeline = rehearsal.pipeline(is_once=False)
     looks: list[str] = []
     assert not pipeline.run(lambda: looks.append(pipeline.numbers["first"].state))
     # At once, and a second after the second failure.
-    assert [each for each in world.started if "first" in each] == [
+    assert [each for each in rehearsal.started if "first" in each] == [
         "first at 0", "first at 0.5", "first at 2",
     ]  # fmt: skip
     first, second = pipeline.numbers["first"], pipeline.numbers["second"]
@@ -129,15 +129,15 @@ def test_a_step_is_given_up_and_the_others_go_on(world: World) -> None:
     assert "waiting" in looks
 
 
-def test_what_nobody_can_want_ends_all_at_the_start(world: World) -> None:
+def test_what_nobody_can_want_ends_all_at_the_start(rehearsal: Rehearsal) -> None:
     error = ConfigError("step first: sql: no such column")
-    world.queries = {"first": [raising(error)], "second": [ends()]}
+    rehearsal.queries = {"first": [raising(error)], "second": [ends()]}
     with pytest.raises(ConfigError, match="no such column"):
-        world.pipeline(is_once=True).run()
+        rehearsal.pipeline(is_once=True).run()
 
 
 def test_the_command_runs_until_it_is_interrupted_and_shows_its_numbers(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:  # fmt: skip
     (tmp_path / "p.toml").write_text(FILE)
@@ -147,7 +147,7 @@ def test_the_command_runs_until_it_is_interrupted_and_shows_its_numbers(
         begun.append(Query(2, None, is_active=True))
         return begun[-1]
 
-    world.queries = {"first": [runs], "second": [runs]}
+    rehearsal.queries = {"first": [runs], "second": [runs]}
     run = RunningPipeline.run
     pages: list[str] = []
 

@@ -46,7 +46,7 @@ from quorumbook.storage.entrylog.writer import (
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "ondisk.json").read_text())
 
 
-def world(*directories: str, capacity_bytes: int | None = None) -> tuple[SimDisk, Env]:
+def disk_of(*directories: str, capacity_bytes: int | None = None) -> tuple[SimDisk, Env]:
     disk = SimDisk(capacity_bytes=capacity_bytes)
     for directory in directories:
         disk.make_directory(directory)
@@ -88,7 +88,7 @@ def read_plainly(data: bytes) -> tuple[list[bytes], list[tuple[int, int, bytes]]
 
 
 def test_runs_come_back_from_where_they_were_put() -> None:
-    _disk, env = world("/a")
+    _disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     runs = [run(1, 0, [b"a", b"bb"]), run(2, 7, [b"c" * 100] * 3), run(1, 2, [b"d"])]
     places = [logs.append_run(r) for r in runs]
@@ -107,7 +107,7 @@ def test_a_flush_writes_whole_blocks_that_can_pass_the_cache_by(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over several flushes; what lies between the last border and the end goes by itself."""
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     written: list[tuple[int, int]] = []
     write = SimFile.write
 
@@ -135,7 +135,7 @@ def test_a_flush_writes_whole_blocks_that_can_pass_the_cache_by(
 
 
 def test_holes_of_a_striped_ledger_come_back() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     bodies = [entry(1, i, bytes([i]) * i) for i in (3, 5, 9)]
     sizes = [len(bodies[0]), 0, len(bodies[1]), 0, 0, 0, len(bodies[2])]
@@ -148,7 +148,7 @@ def test_holes_of_a_striped_ledger_come_back() -> None:
 
 
 def test_the_peer_reads_our_logs_without_knowing_of_the_checks() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     runs = [run(1, 0, [b"a", b"bb"]), run(2, 7, [b"c" * 100] * 3)]
     for r in runs:
@@ -166,7 +166,7 @@ def test_the_peer_reads_our_logs_without_knowing_of_the_checks() -> None:
 
 def test_golden_entry_log_is_read_exactly() -> None:
     golden = GOLDEN["entry_log"]
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     header = bytes.fromhex(golden["header_first_32_hex"]).ljust(golden["header_size"], b"\0")
     data = header + bytes.fromhex(golden["after_header_hex"])
     assert len(data) == golden["length"]
@@ -192,7 +192,7 @@ def test_golden_entry_log_is_read_exactly() -> None:
 def test_golden_entry_logs_of_running_peers_are_read(name: str) -> None:
     golden = json.loads((Path(__file__).parents[2] / "golden" / name).read_text())
     key = next(key for key in golden if key.startswith("entry log "))
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     header = bytes.fromhex(golden[key]["header_first_32_hex"]).ljust(1024, b"\0")
     data = header + bytes.fromhex(golden[key]["body_prefix_hex"])
     disk.put("/a/0.log", data)
@@ -223,7 +223,7 @@ def test_names_are_lower_case_hex() -> None:
 
 
 def test_logs_roll_at_their_size_over_all_directories() -> None:
-    disk, env = world("/a", "/b", "/c")
+    disk, env = disk_of("/a", "/b", "/c")
     logs = EntryLogs(env, ["/a", "/b", "/c"], size_bytes_max=5000)
     places = [logs.append_run(run(1, i * 10, [b"x" * 100] * 10)) for i in range(9)]
     logs.sync()
@@ -238,7 +238,7 @@ def test_a_log_takes_no_more_ledgers_than_its_map_may_have_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer, "LEDGERS_MAX", 3)
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     ids = [
         logs.append_run(run(ledger_id, entry_id, [b"x"])).entry_log_id
@@ -250,7 +250,7 @@ def test_a_log_takes_no_more_ledgers_than_its_map_may_have_in_memory(
 
 
 def test_a_run_larger_than_a_log_goes_into_one_of_its_own() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"], size_bytes_max=2000)
     ids = [logs.append_run(run(1, i, [b"x" * size])).entry_log_id for i, size in
            enumerate([10, 5000, 10])]  # fmt: skip
@@ -259,14 +259,14 @@ def test_a_run_larger_than_a_log_goes_into_one_of_its_own() -> None:
 
 
 def test_a_run_that_no_scan_could_verify_is_refused() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     with pytest.raises(LocalProtocolError):
         logs.append_run(EntryRun(1, 0, 0, 2**26, bytes(2**26 + 4)))
 
 
 def test_every_start_begins_a_new_log() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     for expected in range(3):
         logs = EntryLogs(env, ["/a"])
         assert logs.append_run(run(1, 0, [b"x"])).entry_log_id == expected
@@ -274,7 +274,7 @@ def test_every_start_begins_a_new_log() -> None:
 
 
 def test_an_id_is_never_used_twice_even_when_its_log_is_gone() -> None:
-    disk, env = world("/a", "/b")
+    disk, env = disk_of("/a", "/b")
     logs = EntryLogs(env, ["/a", "/b"])
     logs.append_run(run(1, 0, [b"x"]))
     logs.close()
@@ -287,7 +287,7 @@ def test_an_id_is_never_used_twice_even_when_its_log_is_gone() -> None:
 
 
 def test_an_idle_start_makes_no_log() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     logs.sync()
     logs.close()
@@ -296,7 +296,7 @@ def test_an_idle_start_makes_no_log() -> None:
 
 
 def test_a_log_in_two_directories_is_damage() -> None:
-    disk, env = world("/a", "/b")
+    disk, env = disk_of("/a", "/b")
     disk.put("/a/0.log", b"")
     disk.put("/b/0.log", b"")
     with pytest.raises(CorruptEntryLogError, match="also in /a"):
@@ -304,7 +304,7 @@ def test_a_log_in_two_directories_is_damage() -> None:
 
 
 def test_a_finished_log_has_a_map_and_is_never_written_again() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     logs.append_run(run(1, 0, [b"x"]))
     assert (logs.current_id, logs.open_ids) == (0, {0})
@@ -319,7 +319,7 @@ def test_a_finished_log_has_a_map_and_is_never_written_again() -> None:
 
 
 def test_a_map_of_many_ledgers_is_written_in_batches() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     for ledger_id in range(10_050):
         logs.append_run(
@@ -337,7 +337,7 @@ def test_a_map_of_many_ledgers_is_written_in_batches() -> None:
 def test_s61_a_map_that_cannot_be_believed_is_none(at: int) -> None:
     data = bytearray(encode_ledgers_map({1: 10, 2: 20}))
     data[at] ^= 0x40
-    disk, _env = world("/a")
+    disk, _env = disk_of("/a")
     log = struct.pack(">4siqi", b"BKLO", 1, 1024, 2).ljust(1024, b"\0") + bytes(data)
     disk.put("/a/0.log", log)
     file = disk.open("/a/0.log", read_only=True)
@@ -347,7 +347,7 @@ def test_s61_a_map_that_cannot_be_believed_is_none(at: int) -> None:
 
 @pytest.mark.parametrize(("offset", "count"), [(0, 0), (0, 5), (1024, 0), (9999, 2), (1024, 3)])
 def test_s61_an_empty_or_missing_map_is_no_proof_of_an_empty_log(offset: int, count: int) -> None:
-    disk, _ = world("/a")
+    disk, _ = disk_of("/a")
     log = struct.pack(">4siqi", b"BKLO", 1, offset, count).ljust(1024, b"\0")
     disk.put("/a/0.log", log + encode_ledgers_map({1: 10, 2: 20}))
     file = disk.open("/a/0.log", read_only=True)
@@ -358,7 +358,7 @@ def test_s61_an_empty_or_missing_map_is_no_proof_of_an_empty_log(offset: int, co
 
 
 def test_r21_everything_appended_survives_a_power_cut_after_sync() -> None:
-    disk, env = world("/a", "/b")
+    disk, env = disk_of("/a", "/b")
     logs = EntryLogs(env, ["/a", "/b"], size_bytes_max=3000)
     places = {logs.append_run(run(1, i, [b"x" * 700])): i for i in range(10)}
     logs.sync()
@@ -370,7 +370,7 @@ def test_r21_everything_appended_survives_a_power_cut_after_sync() -> None:
 
 
 def test_r21_sync_covers_finished_logs_and_names() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"], size_bytes_max=1500)
     for i in range(3):
         logs.append_run(run(1, i, [b"x" * 300]))
@@ -383,7 +383,7 @@ def test_r21_sync_covers_finished_logs_and_names() -> None:
 
 @pytest.mark.parametrize("operation", ["write", "sync", "sync_directory", "create"])
 def test_after_a_failure_everything_is_appended_again_to_new_logs(operation: str) -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     first = run(1, 0, [b"good"])
     if operation in ("write", "sync"):
@@ -411,7 +411,7 @@ def test_after_a_failure_everything_is_appended_again_to_new_logs(operation: str
 
 
 def test_a_failure_in_the_ledgers_map_fails_the_append() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"], size_bytes_max=1500)
     logs.append_run(run(1, 0, [b"x" * 300]))
     disk.faults.fail("write", "/a/0.log", at=2, error=DiskFullError)
@@ -422,7 +422,7 @@ def test_a_failure_in_the_ledgers_map_fails_the_append() -> None:
 
 
 def test_a_full_directory_is_passed_over() -> None:
-    disk, env = world("/a", "/b")
+    disk, env = disk_of("/a", "/b")
     disk.faults.fail("create", "/a/", error=DiskFullError, permanent=True)
     logs = EntryLogs(env, ["/a", "/b"])
     logs.append_run(run(1, 0, [b"x"]))
@@ -435,7 +435,7 @@ def test_a_full_directory_is_passed_over() -> None:
 
 
 def test_without_a_directory_nothing_is_appended() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, [], all_directories=["/a"])
     with pytest.raises(NoWritableDirectoryError):
         logs.append_run(run(1, 0, [b"x"]))
@@ -445,7 +445,7 @@ def test_without_a_directory_nothing_is_appended() -> None:
 
 
 def test_a_missing_log_and_a_short_read_are_told_apart() -> None:
-    _, env = world("/a")
+    _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     place = logs.append_run(run(1, 0, [b"x"]))
     logs.sync()
@@ -458,7 +458,7 @@ def test_a_missing_log_and_a_short_read_are_told_apart() -> None:
 
 
 def test_open_files_are_bounded_and_the_oldest_is_closed() -> None:
-    disk, env = world("/a")
+    disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])
     for i in range(6):
         logs.append_run(run(1, i, [b"x"]))

@@ -26,7 +26,7 @@ from quorumbook.streams.stream_context import stream_context
 KINDS = ["parquet", "iceberg", "delta"]
 
 
-class World:
+class TableJob:
     """A namespace, a table of one kind here or in a bucket, and the job without Spark around."""
 
     def __init__(self, cluster, tmp_path, kind, bucket=None):
