@@ -71,7 +71,7 @@ check: setup  ## Lint, types, import directions, tidiness.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(WORKERS) tests/tidy
+	$(BIN)/python -m pytest tests/tidy
 
 format: setup  ## Format and mend what can be mended mechanically.
 	$(BIN)/ruff format .

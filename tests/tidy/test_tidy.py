@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
+from sources import lines_of, tree_of
 
 from quorumbook.cli.main import root
 from quorumbook.config import OPTIONS, Kind, Option
@@ -54,18 +53,6 @@ _ENTRY_POINTS = {
 
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-@cache
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    gc.freeze()  # else all trees so far are looked through for garbage, over and over
-    return tree
 
 
 def _is_behind_env(path: Path) -> bool:
@@ -135,7 +122,7 @@ def imported_modules(path: Path, tree: ast.AST) -> set[str]:
 
 def test_a_file_is_short_enough_to_be_read():
     long = [
-        f"{_name(p)}: {len(_lines(p))}" for p in PYTHON if len(_lines(p)) > LINES_OF_A_FILE_HARD
+        f"{_name(p)}: {len(lines_of(p))}" for p in PYTHON if len(lines_of(p)) > LINES_OF_A_FILE_HARD
     ]
     assert long == [], "split it by what changes for other reasons"
 
@@ -166,25 +153,25 @@ def test_no_module_is_beyond_five_hundred_lines():
     long = [
         f"{_name(path)}: {lines}"
         for path in MODULES
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LINES_OF_A_FILE
+        if (lines := len(lines_of(path))) > LINES_OF_A_FILE
     ]
     assert long == []
 
 
 def test_a_function_fits_on_a_screen():
-    long = [f"{_name(path)}: {found}" for path in PYTHON for found in long_functions(_tree(path))]
+    long = [f"{_name(path)}: {found}" for path in PYTHON for found in long_functions(tree_of(path))]
     assert long == []
 
 
 def test_a_module_says_what_it_is_for():
-    assert [_name(path) for path in MODULES if not ast.get_docstring(_tree(path))] == []
+    assert [_name(path) for path in MODULES if not ast.get_docstring(tree_of(path))] == []
 
 
 def test_rooms_behind_env_reach_the_outside_through_it():
     behind = [path for path in MODULES if _is_behind_env(path)]
     assert len(behind) > 300
     assert [
-        f"{_name(path)}: {call}" for path in behind for call in outside_calls(_tree(path))
+        f"{_name(path)}: {call}" for path in behind for call in outside_calls(tree_of(path))
     ] == []
 
 
@@ -201,7 +188,7 @@ def _lines_that(are_wrong: Callable[[str], bool]) -> list[str]:
     return [
         f"{_name(path)}:{number}: {line}"
         for path in (*PYTHON, *DOCUMENTS)
-        for number, line in enumerate(_lines(path), 1)
+        for number, line in enumerate(lines_of(path), 1)
         if are_wrong(line)
     ]
 
@@ -214,7 +201,7 @@ def _module(path: Path) -> str:
 def _imported_by(path: Path, known: set[str]) -> set[str]:
     """Return the modules that a file imports, also in functions and for a type checker alone."""
     found: set[str] = set()
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -237,7 +224,7 @@ def test_no_class_name_is_used_twice():
     named: dict[str, list[str]] = {}
     for path in MODULES:
         is_twin = path.relative_to(SOURCE).parts[0] == "sync"
-        for node in _tree(path).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 named.setdefault(f"{is_twin} {node.name}", []).append(_name(path))
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
@@ -250,7 +237,7 @@ def test_every_module_that_is_imported_exists():
     missing = {
         f"{_name(path)}: {node.module}"
         for path in [*PYTHON, *sorted((ROOT / "tools").rglob("*.py"))]
-        for node in ast.walk(_tree(path))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ImportFrom)
         and (node.module or "").split(".")[0] == "quorumbook"
         and node.module not in there
@@ -261,7 +248,7 @@ def test_every_module_that_is_imported_exists():
 def test_every_module_is_used():
     used: set[str] = set()
     for path in MODULES:
-        used |= imported_modules(path, _tree(path))
+        used |= imported_modules(path, tree_of(path))
     dead = []
     for path in MODULES:
         name = _module(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from sources import tree_of
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -83,7 +84,7 @@ def test_whatever_the_package_imports_is_named_by_it_or_one_of_its_extras():
     }
     imported: dict[str, str] = {}
     for file in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.Import):
                 modules = [each.name for each in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from sources import tree_of
+
 SOURCE = Path(__file__).parents[2] / "src" / "quorumbook"
 _TIMERS = {"timeout", "timeout_at", "wait_for", "call_later", "call_at"}
 #: Where a time is only when to do something oneself next, or how long an application wants to wait.
@@ -41,7 +43,7 @@ _OWN = {
 
 
 def _has_timer(path: Path) -> bool:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         owner, name = node.func.value, node.func.attr

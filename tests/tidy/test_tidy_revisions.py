@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from sources import tree_of
+
 SOURCES = Path(__file__).parents[2] / "src" / "quorumbook"
 #: How many arguments name a version as the last one; each store is asked the same way.
 OPERATIONS = {"Set": 3, "Delete": 2, "Check": 2}
@@ -42,9 +44,7 @@ def bare_versions(tree: ast.AST) -> list[int]:
 
 
 def test_a_change_that_goes_by_a_version_says_of_which_node() -> None:
-    found = {
-        str(path): bare_versions(ast.parse(path.read_text())) for path in SOURCES.rglob("*.py")
-    }
+    found = {str(path): bare_versions(tree_of(path)) for path in SOURCES.rglob("*.py")}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 

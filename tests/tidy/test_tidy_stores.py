@@ -10,6 +10,8 @@ import functools
 from collections import Counter
 from pathlib import Path
 
+from sources import tree_of
+
 SOURCE = Path(__file__).parents[2] / "src" / "quorumbook"
 
 #: Objects of Python and of libraries, which have no method for it: dunder attributes of errors
@@ -79,7 +81,7 @@ def counted() -> tuple[int, Counter[tuple[str, str]]]:
     """Return how many functions there are, and how many stores by file and object."""
     functions, stores = 0, Counter[tuple[str, str]]()
     for path in sorted(SOURCE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         functions += sum(
             isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in ast.walk(tree)
         )

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from sources import lines_of, tree_of
 
 TESTS = Path(__file__).parents[1]
 #: What a test module takes from here instead of writing it again.
@@ -17,7 +18,7 @@ def defined(path: Path) -> set[str]:
     """Return the functions of a module that tests could take for shared ones."""
     return {
         node.name
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (isinstance(node, ast.AsyncFunctionDef) and node.name == "until")
         or any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
@@ -50,15 +51,14 @@ def test_workers_are_told_which_tests_are_a_group(request: pytest.FixtureRequest
 PUBLIC = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 
 
-def reached_into(text: str) -> set[int]:
+def reached_into(lines: list[str], tree: ast.Module) -> set[int]:
     """Return the lines that use private attributes of other objects without a comment.
 
     One beside the line or above it says why, also for such lines right behind.
     """
-    lines = text.splitlines()
     found = {
         node.lineno
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
         if node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "super()")
     }
@@ -75,12 +75,13 @@ def test_tests_say_why_they_reach_into_an_object() -> None:
         f"{path.relative_to(TESTS)}:{line}"
         for path in sorted(TESTS.rglob("*.py"))
         if "doubles" not in path.parts
-        for line in reached_into(path.read_text(encoding="utf-8"))
+        for line in reached_into(lines_of(path), tree_of(path))
     ]
     assert places == []
 
 
 def test_what_is_explained_is_told_from_what_is_not() -> None:
     text = "a._b = 1\n\n# why\na._b = 2\na._b = 3\n\na._b = 4  # why\na.c = 5\na._b = 6\na._b = 7\n"
-    assert reached_into(text) == {1, 9, 10}
-    assert reached_into("self._b = point._replace(x=1)\n") == set()
+    assert reached_into(text.splitlines(), ast.parse(text)) == {1, 9, 10}
+    text = "self._b = point._replace(x=1)\n"
+    assert reached_into(text.splitlines(), ast.parse(text)) == set()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from documents import ROOT
 from public_names import MODULES, does_something, exported_classes, line_of, public_names
+from sources import tree_of
 
 import quorumbook
 import quorumbook.streams
@@ -180,7 +181,7 @@ def test_messages_and_help_say_what_people_say() -> None:
     found = [
         f"{path.name}:{line}: {text!r}: say {better!r}"
         for path in sorted((ROOT / "src").rglob("*.py"))
-        for line, text in said(ast.parse(path.read_text(encoding="utf-8")))
+        for line, text in said(tree_of(path))
         for wrong, better in _NOT_SAID.items()
         if re.search(wrong, text)
     ]
