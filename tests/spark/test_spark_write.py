@@ -118,9 +118,7 @@ def test_rows_go_where_their_column_says_and_missing_streams_are_made_if_told(sp
         ("SELECT CAST(NULL AS STRING) AS value", {}, "value has a null"),
     ],
 )
-def test_g11_what_cannot_be_written_is_one_clear_error(
-    spark, save, streams, query, options, message
-):
+def test_what_cannot_be_written_is_one_clear_error(spark, save, streams, query, options, message):
     prefix = streams.make("s")
     with pytest.raises(Exception, match=message) as found:
         save(spark.sql(query), f"stream:{prefix}/s", **options)
@@ -239,7 +237,7 @@ class Query:
         (log / f".{last}.crc").unlink(missing_ok=True)
 
 
-def test_g15_a_batch_that_spark_runs_again_is_there_once(spark, cluster, streams, tmp_path):
+def test_a_batch_that_spark_runs_again_is_there_once(spark, cluster, streams, tmp_path):
     prefix = streams.make("s")
     path = f"stream:{prefix}/s"
     query = Query(spark, cluster.metadata_uri, tmp_path)

@@ -94,7 +94,7 @@ async def test_a_writer_killed_between_any_two_steps_loses_and_doubles_nothing(
     ns: Namespace,
     leave: Callable[[Stream], Awaitable[list[bytes]]],
 ) -> None:
-    """Of a takeover, of rolls by hand and by count, and of a completion (O1, R1, X2)."""
+    """Of a takeover, of rolls by hand and by count, and of a completion (O1, K1, X2)."""
     address = f"{cluster.metadata_uri}#{ns.path}"
     leaked: set[int] = set()
     for dies_before in itertools.count(1, stride_of(cluster)):

@@ -65,7 +65,7 @@ async def test_d1_what_was_acknowledged_survives_the_death_of_all_bookies() -> N
             assert await read_all(ns.stream("s")) == [b"%d" % n for n in range(100)]
 
 
-async def test_r1_what_was_read_once_is_read_for_ever(ns: Namespace, other: Namespace) -> None:
+async def test_k1_what_was_read_once_is_read_for_ever(ns: Namespace, other: Namespace) -> None:
     """Readers at the tail and of the whole, while writers crash, are pushed out and fail over."""
     await ns.create_stream("s", policy=StreamPolicy(roll_entries=4))
     stream = ns.stream("s")

@@ -212,7 +212,7 @@ async def test_a_driver_paused_before_its_step_fails_when_it_goes_on(
     assert await collect_orphans(Place(ns.client, ns, attempt_ttl_s=0)) == []
 
 
-async def test_g17_of_two_attempts_at_one_part_one_is_there(ns: Namespace) -> None:
+async def test_of_two_attempts_at_one_part_one_is_there(ns: Namespace) -> None:
     await ns.create_stream("s")
     app = await application(ns)
     first = await write(app, 0, 0, {"s": [b"0", b"1"]}, attempt=0)

@@ -302,7 +302,7 @@ async def test_a_record_set_is_one_record_to_the_format(ns: Namespace, compressi
     assert [record.position for record in records[1:41]] == [each.position for each in stored]
 
 
-async def test_s1_a_sealed_stream_ends(ns: Namespace, other: Namespace) -> None:
+async def test_e1_a_sealed_stream_ends(ns: Namespace, other: Namespace) -> None:
     await ns.create_stream("s")
     async with other.stream("s").reader() as reader:
         async with ns.stream("s").writer() as writer:

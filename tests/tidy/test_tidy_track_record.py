@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,23 @@ def test_every_rule_and_scenario_is_listed_with_tests_of_its_name(text, title, l
         for problem in problems_of(row, existing, f"{label[0].lower()}{int(label[1:]):02}")
     ]
     assert problems == []
+
+
+def test_a_number_means_one_thing_wherever_it_stands():
+    """Rules and scenarios here, promises of streams there; names of tests begin with them."""
+    listed = Counter(
+        (letter, int(number))
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for letter, number in re.findall(r"^\| ([A-Z])(\d+) \|", page.read_text(), re.MULTILINE)
+    )
+    assert len(listed) > 140
+    assert [label for label, times in listed.items() if times > 1] == []
+    used = {
+        (letter.upper(), int(number))
+        for name in existing_tests()
+        for letter, number in re.findall(r"^test_((?!v[23]_)[a-z])(\d+)_", name)  # protocols 2, 3
+    }
+    assert used - listed.keys() == set()
 
 
 def test_every_kind_of_bad_input_is_listed_with_tests_that_exist(text):
