@@ -36,13 +36,14 @@ help:  ## Print this list.
 setup: .venv/.ready  ## Make .venv with the package and the development tools.
 
 # A system Python without ensurepip makes a venv only without pip, which its own pip then fills.
+# What is imported is compiled then; compiling all that is installed takes a minute.
 .venv/.ready: pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; try make PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv >/dev/null 2>&1 \
 		|| { rm -rf .venv && $(PYTHON) -m venv --without-pip .venv \
 			&& $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --editable '.$(KERBEROS)' --group dev
 	@touch $@
 
