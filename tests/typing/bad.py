@@ -6,7 +6,7 @@ import quorumbook
 import quorumbook.sync
 import quorumbook.sync.streams
 from quorumbook import BookKeeper
-from quorumbook.streams import Namespace, PartitionedStream, Stream
+from quorumbook.streams import ByteStream, Namespace, PartitionedStream, Stream
 
 
 async def ledgers(bk: BookKeeper) -> None:
@@ -30,10 +30,14 @@ async def streams(stream: Stream) -> None:
     stream.reader(tailing=False)  # refused
     stream.reader(on_gap="ignore")  # refused
     stream.reader(idle_warn_s="long")  # refused
+    ByteStream(stream).writer(linger_ms=5)  # refused
 
 
 async def partitions(orders: PartitionedStream) -> None:
     orders.writer(partition=[0])  # refused
+    async with orders.writer() as writer:
+        await writer.append(b"x", expected=1)  # refused
+        writer.append_nowait(b"x", txid="1")  # refused
     orders.reader(tail="no")  # refused
     orders.consumer()  # refused
     orders.consumer("billing", max_delivery=5)  # refused

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from quorumbook.client.options import ClientOptions, LedgerWriterKeywords
+from quorumbook.streams import StreamWriter
 from quorumbook.streams.reading.options import ReaderOptions, ReadingKeywords
+from quorumbook.streams.writing.options import RecordKeywords
 
 HERE = Path(__file__).parent
 CHECKERS = {
@@ -40,10 +42,14 @@ def test_what_is_misspelt_or_of_the_wrong_type_is_an_error_and_nothing_else_is(
 
 @pytest.mark.parametrize(
     ("keywords", "options"),
-    [(LedgerWriterKeywords, ClientOptions), (ReadingKeywords, ReaderOptions)],
+    [
+        (LedgerWriterKeywords, ClientOptions),
+        (ReadingKeywords, ReaderOptions),
+        (RecordKeywords, StreamWriter.append),
+    ],
 )
 def test_keywords_that_are_named_again_for_type_checkers_are_those_of_the_options(
-    keywords: type, options: type
+    keywords: type, options: object
 ) -> None:
     hints = typing.get_type_hints(options)
     for name, hint in typing.get_type_hints(keywords).items():

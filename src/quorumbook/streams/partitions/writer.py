@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Unpack
 
 from quorumbook.client.waiting.closing import ClosingQuietly
 from quorumbook.errors import QuorumbookError
@@ -20,6 +20,7 @@ from quorumbook.streams.partitions.partitioning import (
     keyed,
 )
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
+from quorumbook.streams.writing.options import RecordKeywords
 from quorumbook.streams.writing.writer import StreamWriter
 
 
@@ -39,7 +40,7 @@ class PartitionedWriter(ClosingQuietly):
 
     async def append(
         self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
-        **options: Any,
+        **options: Unpack[RecordKeywords],
     ) -> PartitionAppended:  # fmt: skip
         """Append a record and wait until it is safe.
 
@@ -60,7 +61,7 @@ class PartitionedWriter(ClosingQuietly):
 
     def append_nowait(
         self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
-        **options: Any,
+        **options: Unpack[RecordKeywords],
     ) -> asyncio.Future[PartitionAppended]:  # fmt: skip
         """Append a record and return a future of where it is; see ``append``.
 

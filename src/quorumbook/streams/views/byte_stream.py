@@ -8,9 +8,12 @@ Java's ``AppendOnlyStreamWriter`` and ``AppendOnlyStreamReader`` read and write 
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorumbook.client.waiting.closing import Closing, ClosingQuietly
 from quorumbook.client.waiting.opening import Opening
 from quorumbook.errors import LocalProtocolError
+from quorumbook.options import takes
 from quorumbook.streams.errors import DataLossError, PositionTruncatedError
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.reading.reader import StreamReader
@@ -18,6 +21,7 @@ from quorumbook.streams.reading.seek import TxId, find_txid
 from quorumbook.streams.reading.segment_reader import open_segment
 from quorumbook.streams.stream import Stream
 from quorumbook.streams.stream_context import stream_context
+from quorumbook.streams.writing.options import WriterOptions
 from quorumbook.streams.writing.writer import StreamWriter
 
 #: What is written at once is cut into records of so many bytes.
@@ -31,7 +35,8 @@ class ByteStream:
         """Take a stream, whose policy does not leave transaction ids free."""
         self._stream = stream
 
-    def writer(self, **options: object) -> Opening[ByteWriter]:
+    @takes(WriterOptions)
+    def writer(self, **options: Any) -> Opening[ByteWriter]:
         """Append bytes, as the only one: ``async with bytes.writer() as file``.
 
         Args:
@@ -39,7 +44,7 @@ class ByteStream:
         """
 
         async def begin() -> ByteWriter:
-            return ByteWriter(await self._stream.writer(**options))  # type: ignore[arg-type]
+            return ByteWriter(await self._stream.writer(**options))
 
         return Opening(begin)
 

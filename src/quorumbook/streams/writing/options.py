@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 from quorumbook.errors import ConfigError
 from quorumbook.options import Options, option
+
+
+class RecordKeywords(TypedDict, total=False):
+    """The keywords of ``StreamWriter.append``, beside the key that chooses a partition."""
+
+    headers: Mapping[str, bytes] | None
+    event_time_ms: int | None
+    txid: int | None
+    producer_seq: int | None
+    expected_sequence: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from quorumbook.errors import BackpressureError, QuorumbookError
 from quorumbook.loop_thread import run_once
@@ -38,7 +38,7 @@ from quorumbook.streams.partitions.stream import GroupInfo
 from quorumbook.streams.partitions.writer import PartitionedWriter as AioWriter
 from quorumbook.streams.stream import Stream as AioStream
 from quorumbook.streams.writing.appended import Appended, AppendedBatch
-from quorumbook.streams.writing.options import WriterOptions
+from quorumbook.streams.writing.options import RecordKeywords, WriterOptions
 from quorumbook.sync.declared import blocking, deriving, held
 from quorumbook.sync.streams.cursors import Cursor
 from quorumbook.sync.streams.namespace import Namespace
@@ -178,7 +178,7 @@ class PartitionedWriter(ClosingQuietly[AioWriter]):
 
     def append(
         self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
-        **options: Any,
+        **options: Unpack[RecordKeywords],
     ) -> PartitionAppended:  # fmt: skip
         """Append a record and wait until it is safe; see the asyncio twin."""
         number = self._partitioner.choose(key, partition)
@@ -186,7 +186,7 @@ class PartitionedWriter(ClosingQuietly[AioWriter]):
 
     def append_nowait(
         self, payload: bytes, *, key: bytes | None = None, partition: int | None = None,
-        **options: Any,
+        **options: Unpack[RecordKeywords],
     ) -> Future[PartitionAppended]:  # fmt: skip
         """Append a record and return a future of where it is.
 

@@ -29,7 +29,8 @@ class ByteStream(Twin[aio_bytes.ByteStream]):
         """Take a stream, whose policy does not leave transaction ids free."""
         super().__init__(aio_bytes.ByteStream(unwrapped(stream)))
 
-    def writer(self, **options: object) -> ByteWriter:
+    @takes(WriterOptions)
+    def writer(self, **options: Any) -> ByteWriter:
         """Append bytes, as the only one: ``with bytes.writer() as file``."""
 
         async def begin() -> aio_bytes.ByteWriter:
