@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Set
 from itertools import pairwise
 
+from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.streams import Stream
 from quorumbook.streams.format.names import is_segment_name
 from quorumbook.streams.format.records import END_TXID
@@ -17,12 +20,21 @@ async def read_payloads(stream: Stream) -> list[bytes]:
         return [record.payload async for record in reader]
 
 
-async def unnamed_ledgers(stream: Stream) -> set[int]:
-    """Return the ledgers that say they are the stream's, and that no node of it names."""
-    listed = stream_context(stream).client.list_ledgers(
-        custom_metadata={"component": b"stream", "stream": stream.name.encode()}
-    )
-    found = {metadata.ledger_id async for metadata in listed}
+async def unnamed_ledgers(stream: Stream, others: Set[int] = frozenset()) -> set[int]:
+    """Return the ledgers that say they are the stream's, and that no node of it names.
+
+    Args:
+        others: Those that were there before the stream, which need not be looked at.
+    """
+    client = stream_context(stream).client
+    whose = {"component": b"stream", "stream": stream.name.encode()}.items()
+    found = set()
+    async for ledger_id in client.list_ledger_ids():
+        if ledger_id not in others:
+            with contextlib.suppress(NoSuchLedgerInMetadataError):  # it was just deleted
+                metadata = await client.ledger_metadata(ledger_id)
+                if whose <= metadata.custom_metadata.items():
+                    found.add(ledger_id)
     named = {segment.metadata.ledger_id for segment in await stream.segments()}
     return found - named - {(await stream_context(stream).nodes.read_state()).allocated}
 

@@ -99,6 +99,7 @@ async def test_a_writer_killed_between_any_two_steps_loses_and_doubles_nothing(
     leaked: set[int] = set()
     for dies_before in itertools.count(1, stride_of(cluster)):
         name = f"s{dies_before}"
+        others = {ledger_id async for ledger_id in ns.client.list_ledger_ids()}
         await ns.create_stream(name, policy=StreamPolicy(roll_entries=3))
         stream = ns.stream(name)
         before = await leave(stream)
@@ -118,7 +119,7 @@ async def test_a_writer_killed_between_any_two_steps_loses_and_doubles_nothing(
                 )  # fmt: skip
             await assert_sound(stream)
             # One that was just made, or just dropped.
-            unnamed = await unnamed_ledgers(stream)
+            unnamed = await unnamed_ledgers(stream, others)
             assert len(unnamed) <= 1
             leaked |= unnamed
         if not mortal.died.is_set():
