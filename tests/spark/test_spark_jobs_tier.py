@@ -7,6 +7,8 @@ import json
 import os
 from uuid import uuid4
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from inline import run_inline
 from spark_helpers import in_namespace
@@ -16,7 +18,7 @@ from quorumbook.cli.main import main
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier as job
-from quorumbook.streams import Namespace
+from quorumbook.streams import Namespace, PartitionedStream, Schema, SchemaKind
 
 RECORDS = [b"record %d" % number for number in range(60)]
 
@@ -149,3 +151,85 @@ def check_restored(cluster, ids, before):
             new.last_entry_id, new.length, new.custom_metadata, new.ctime_ms,
         )  # fmt: skip
     assert in_tiered(cluster, read) == RECORDS
+
+
+ORDERS = [b'{"customer": "a", "total": 3}', b"not JSON", b'{"customer": "b", "total": 4}']
+SCHEMA = (
+    '{"type": "object", "properties": {"customer": {"type": "string"}, '
+    '"total": {"type": "integer"}}}'
+)
+
+
+def test_records_lie_beside_the_entries_with_the_fields_of_their_schema(cluster, tmp_path):
+    async def write_orders(namespace):
+        for name in "plain", "orders":
+            await namespace.create_stream(name)
+        await namespace.stream("orders").set_schema(Schema(SchemaKind.JSON, SCHEMA))
+        for name in "plain", "orders":
+            for _ in range(2):
+                async with namespace.stream(name).writer() as writer:
+                    for each in ORDERS:
+                        await writer.append(each, key=b"k")
+
+    path = f"/decoded{uuid4().hex}"
+    in_namespace(cluster, path, write_orders, bind=True)
+
+    def offload(**options):
+        return run_inline(
+            cluster,
+            lambda namespace: job.plan_offload(
+                namespace, OffloadOptions(to=str(tmp_path), delete_lag_s=3600.0, **options)
+            ),
+            job.conclude,
+            namespace=path,
+        )
+
+    report = offload(decodes=True)
+    assert (report.exit_code, report.summary["undecoded"]) == (0, 2)
+    assert not [*tmp_path.glob("plain/*/records*")]
+    files = sorted(tmp_path.glob("orders/*/records.parquet"))
+    assert len(files) == 2
+    assert not [*tmp_path.glob("orders/*/*.unfinished")]
+    table = pa.concat_tables(pq.read_table(file) for file in files).sort_by("seq")
+    assert table.column("customer").to_pylist() == ["a", None, "b"] * 2
+    assert table.column("total").to_pylist() == [3, None, 4] * 2
+    assert table.column("value").to_pylist() == [None, b"not JSON", None] * 2
+    assert [error is None for error in table.column("_error").to_pylist()] == [
+        True,
+        False,
+        True,
+    ] * 2
+    assert table.column("seq").to_pylist() == [*range(6)]
+    assert table.column("key").to_pylist() == [b"k"] * 6
+    assert pq.read_metadata(files[0]).metadata[b"quorumbook.schema_version"] == b"1"
+
+    async def read_back(namespace):
+        async with namespace.stream("orders").reader(tail=False) as reader:
+            found = [record.payload async for record in reader]
+        await namespace.delete_stream("orders")
+        return found
+
+    assert in_namespace(cluster, path, read_back) == ORDERS * 2
+    # What lies beside goes with the segment's files.
+    assert not [*tmp_path.glob("orders/*/*")]
+
+
+def test_records_of_a_partition_are_those_of_its_stream(cluster, tmp_path):
+    async def write_parts(namespace):
+        parts = await PartitionedStream.create(namespace, "parts", partitions=2)
+        await parts.set_schema(Schema(SchemaKind.JSON, SCHEMA))
+        async with parts.writer() as writer:
+            for number in range(8):
+                await writer.append(b'{"total": %d}' % number, key=b"%d" % number)
+
+    path = f"/decoded{uuid4().hex}"
+    in_namespace(cluster, path, write_parts, bind=True)
+    options = OffloadOptions(to=str(tmp_path), delete_lag_s=3600.0, decodes=True)
+    run_inline(
+        cluster, lambda namespace: job.plan_offload(namespace, options), job.conclude,
+        namespace=path,
+    )  # fmt: skip
+    rows = pa.concat_tables(map(pq.read_table, tmp_path.glob("*/*/records.parquet"))).to_pylist()
+    assert {row["stream"] for row in rows} == {"parts"}
+    assert {row["partition"] for row in rows} == {0, 1}
+    assert sorted(row["total"] for row in rows) == [*range(8)]

@@ -199,7 +199,43 @@ def _part(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position : position + size], position + size
 
 
+class _Common(NamedTuple):
+    """What all messages of an entry share."""
+
+    publish_time_ms: int | None
+    producer_name: str
+    sequence_id: int
+    schema_version: int | None
+    replicated_from: str | None
+    #: Of the first message; None: nobody counts.
+    index: int | None
+    broker_time_ms: int | None
+
+
+def _common(entry: TopicEntry) -> _Common:
+    metadata, broker = entry.metadata, entry.broker
+    index = time_ms = None
+    if broker is not None and broker.HasField("index"):
+        # A broker counts messages, and says the number of the entry's last.
+        index = broker.index
+        if metadata.HasField("num_messages_in_batch"):
+            index += 1 - metadata.num_messages_in_batch
+    if broker is not None and broker.HasField("broker_timestamp"):
+        time_ms = _time(broker.broker_timestamp)
+    came_from = metadata.replicated_from if metadata.HasField("replicated_from") else None
+    return _Common(
+        _time(metadata.publish_time),
+        _text(metadata.producer_name),
+        metadata.sequence_id,
+        _version(metadata),
+        None if came_from is None else _text(came_from),
+        index,
+        time_ms,
+    )
+
+
 def _batched(entry: TopicEntry, payload: bytes) -> Iterator[Message]:
+    common = _common(entry)
     position = 0
     for number in range(entry.metadata.num_messages_in_batch):
         part, position = _part(payload, position)
@@ -211,50 +247,39 @@ def _batched(entry: TopicEntry, payload: bytes) -> Iterator[Message]:
                 f"{len(payload) - position} are left"
             )
         if not single.compacted_out:
-            yield _message(entry, single, number, payload[position:end])
+            yield _message(entry, common, single, number, payload[position:end])
         position = end
 
 
 def _single(entry: TopicEntry, payload: bytes | None) -> Message:
-    return _message(entry, entry.metadata, None, payload)
+    return _message(entry, _common(entry), entry.metadata, None, payload)
 
 
 def _message(
-    entry: TopicEntry, own: Any, batch_index: int | None, payload: bytes | None
+    entry: TopicEntry, common: _Common, own: Any, batch_index: int | None, payload: bytes | None
 ) -> Message:
-    """Return a message: ``own`` has what is its own, the entry's metadata what a batch shares."""
-    metadata, broker = entry.metadata, entry.broker
-    sequence_id = metadata.sequence_id + (batch_index or 0)
+    """Return a message; ``own`` has what it does not share with others of its entry."""
+    number = batch_index or 0
+    sequence_id, index = common.sequence_id + number, common.index
     if batch_index is not None and own.HasField("sequence_id"):
         sequence_id = own.sequence_id
-    index = None
-    if broker is not None and broker.HasField("index"):
-        # A broker counts messages, and says the number of the entry's last.
-        index = broker.index
-        if batch_index is not None:
-            index += 1 + batch_index - metadata.num_messages_in_batch
+    event_time, properties = own.event_time, own.properties
     return Message(
-        ledger_id=entry.ledger_id,
-        entry_id=entry.entry_id,
-        batch_index=batch_index,
-        publish_time_ms=_time(metadata.publish_time),
-        event_time_ms=_time(own.event_time) if own.event_time else None,
-        producer_name=_text(metadata.producer_name),
-        sequence_id=_signed(sequence_id),
-        key=_key(own),
-        ordering_key=own.ordering_key if own.HasField("ordering_key") else None,
-        properties={_text(each.key): _text(each.value) for each in own.properties},
-        schema_version=_version(metadata),
-        replicated_from=(
-            _text(metadata.replicated_from) if metadata.HasField("replicated_from") else None
-        ),
-        broker_index=None if index is None else _signed(index),
-        broker_time_ms=(
-            _time(broker.broker_timestamp)
-            if broker is not None and broker.HasField("broker_timestamp")
-            else None
-        ),
-        value=None if own.null_value else payload,
+        entry.ledger_id,
+        entry.entry_id,
+        batch_index,
+        common.publish_time_ms,
+        _time(event_time) if event_time else None,
+        common.producer_name,
+        _signed(sequence_id),
+        _key(own),
+        own.ordering_key if own.HasField("ordering_key") else None,
+        {_text(each.key): _text(each.value) for each in properties} if properties else {},
+        common.schema_version,
+        common.replicated_from,
+        None if index is None else _signed(index + number),
+        common.broker_time_ms,
+        None if own.null_value else payload,
     )
 
 

@@ -101,6 +101,14 @@ async def test_a_message_in_chunks_is_where_its_last_one_is(
     assert await values(topic) == whole
 
 
+async def test_a_producer_that_begins_again_may_send_fewer_chunks(bk: BookKeeper) -> None:
+    written = TopicOnDisk(bk, NAME)
+    before, after = laid.chunks(b"long before", 4, b"p-7"), laid.chunks(b"after", 2, b"p-7")
+    await written.add(*before[:3], *after)
+    await written.close()
+    assert await values(Topic(bk, NAME)) == [b"after"]
+
+
 async def test_a_message_is_left_out_whose_first_chunks_are_gone(
     bk: BookKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:

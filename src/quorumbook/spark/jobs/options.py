@@ -166,6 +166,11 @@ class OffloadOptions(SomeStreamsOptions):
     delete_lag_s: float = option(
         4 * _HOUR_S, "Keep the bookies' copy for so long; a later run deletes it.", minimum=0
     )
+    decodes: bool = option(
+        False,
+        "Where a stream has a schema, put its records into files of their own, beside.",
+        word="--decode",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from quorumbook.client.context import Context, client_context
 from quorumbook.env import Env, logger
@@ -54,6 +55,8 @@ from quorumbook.streams.tier.places import above, bare, below, check_there, file
 from quorumbook.streams.tier.worker import FileWorker, in_worker
 
 _log = logger("streams.tier")
+#: Is told the directory of a segment's files, before anybody reads them.
+PutBeside: TypeAlias = Callable[[str], Awaitable[None]]
 PART_BYTES = 512 * 1024 * 1024
 #: Entries on their way to bookies while a ledger is made again, and their bytes.
 _ENTRIES_AT_ONCE = 256
@@ -111,7 +114,11 @@ class SegmentInTier:
 
 
 async def offload(
-    segment: SegmentInTier, directory: str, *, part_bytes: int = PART_BYTES
+    segment: SegmentInTier,
+    directory: str,
+    *,
+    part_bytes: int = PART_BYTES,
+    put_beside: PutBeside | None = None,
 ) -> Manifest:
     """Copy a completed segment into files that readers may use; done already is done.
 
@@ -119,6 +126,7 @@ async def offload(
         segment: Which.
         directory: Path or URI below which its files go.
         part_bytes: Where a file is full.
+        put_beside: Puts other files into the directory, which go when these go; None: none.
 
     Raises:
         LocalProtocolError: the segment is being written, or truncated away.
@@ -131,7 +139,7 @@ async def offload(
         raise LocalProtocolError(f"segment {found.number} is not complete, or truncated away")
     stored = await segment.stored()
     if stored is None or stored.manifest.state is TierState.COPYING:
-        stored = await _copy(segment, stored, directory, part_bytes)
+        stored = await _copy(segment, stored, directory, part_bytes, put_beside)
     if stored.manifest.state is TierState.VERIFIED:
         live = stored.manifest.turned(TierState.LIVE, segment.now_ms())
         stored = await segment.nodes.write(segment.number, live, stored.revision)
@@ -139,7 +147,11 @@ async def offload(
 
 
 async def _copy(
-    segment: SegmentInTier, stored: StoredManifest | None, directory: str, part_bytes: int
+    segment: SegmentInTier,
+    stored: StoredManifest | None,
+    directory: str,
+    part_bytes: int,
+    put_beside: PutBeside | None,
 ) -> StoredManifest:
     ledger = await segment.context.client.ledger_metadata(segment.metadata.ledger_id)
     if not ledger.is_closed:
@@ -158,6 +170,8 @@ async def _copy(
     try:
         parts = await _write_parts(segment, begun, part_bytes)
         await verify(segment.env, replace(begun, parts=tuple(parts)))
+        if put_beside is not None:
+            await put_beside(location)
         verified = begun.verified(parts, segment.now_ms())
         return await segment.nodes.write(segment.number, verified, stored.revision)
     except MetadataVersionConflict:

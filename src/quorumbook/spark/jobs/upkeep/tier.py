@@ -18,13 +18,18 @@ from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.pace import Pace
 from quorumbook.spark.jobs.streams import chosen_streams
 from quorumbook.spark.pool import ClusterClient
+from quorumbook.spark.rows.decoding import decoder_of
 from quorumbook.streams import Namespace
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     FilesUnavailableError,
+    SchemaNotFoundError,
     UnsupportedFormatError,
 )
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
+from quorumbook.streams.frames.parts import FramePart
+from quorumbook.streams.frames.record_file import write_records
+from quorumbook.streams.partitions.partition_node import partition_count
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import copying, moving
 from quorumbook.streams.tier.manifest import Manifest, TierState
@@ -43,7 +48,9 @@ async def plan_offload(namespace: Namespace, options: OffloadOptions) -> JobPlan
     await in_worker(env, lambda: check_place(options.to))
     now_ms = env.clock.wall_ms()
     older_ms, lag_ms = (round(s * 1000) for s in (options.older_than_s, options.delete_lag_s))
-    arguments = {"to": options.to, "delete_lag_s": options.delete_lag_s}
+    arguments = {
+        "to": options.to, "delete_lag_s": options.delete_lag_s, "decodes": options.decodes
+    }  # fmt: skip
     units = []
     for name in await chosen_streams(namespace, options.streams):
         context = stream_context(namespace.stream(name))
@@ -135,9 +142,34 @@ async def _segment(cluster: ClusterClient, pace: Pace, arguments: Values) -> mov
 async def offload(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
     """Offload one segment, and delete the bookies' copy if it is time."""
     segment = await _segment(cluster, pace, arguments)
-    manifest = await moving.offload(segment, arguments["to"])
+    undecoded = 0
+
+    async def put_records(location: str) -> None:
+        nonlocal undecoded
+        undecoded = await _write_records(cluster, segment, location)
+
+    manifest = await moving.offload(
+        segment, arguments["to"], put_beside=put_records if arguments["decodes"] else None
+    )
     is_gone = await moving.delete_copy(segment, delay_s=arguments["delete_lag_s"])
-    return {**_facts(manifest), "bookie_copy_deleted": is_gone}
+    return {**_facts(manifest), "bookie_copy_deleted": is_gone, "undecoded": undecoded}
+
+
+async def _write_records(
+    cluster: ClusterClient, segment: moving.SegmentInTier, location: str
+) -> int:
+    """Write a segment's records beside its entries, if its stream has a schema."""
+    name, partition = segment.context.name, -1
+    above, _, number = name.rpartition("/p")
+    namespace = await cluster.opened_namespace()
+    if number.isdecimal() and await partition_count(namespace, above) is not None:
+        name, partition = above, int(number)
+    try:
+        decoder = await decoder_of(cluster, name)
+    except SchemaNotFoundError:
+        return 0
+    part = FramePart(segment.context, name, partition)
+    return await write_records(segment.env, part, segment.metadata, decoder, location)
 
 
 async def restore(cluster: ClusterClient, pace: Pace, arguments: Values) -> Values:
@@ -182,6 +214,7 @@ def conclude(report: Report) -> None:
     report.summary["entries"] = sum(result["entries"] for result in results.values())
     for name in ("files", "file_bytes"):
         report.summary[name] = sum(result.get(name, 0) for result in results.values())
+    report.summary["undecoded"] = sum(each.get("undecoded", 0) for each in results.values())
     report.summary["bookie_copies_deleted"] = sum(
         result.get("bookie_copy_deleted", False) for result in results.values()
     )
