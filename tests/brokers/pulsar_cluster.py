@@ -33,6 +33,8 @@ _MEMORY = (
     "-XX:MaxDirectMemorySize=256m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
 )
 _OPENED = (
     "java.base/java.io", "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip",

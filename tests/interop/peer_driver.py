@@ -17,7 +17,10 @@ from typing import Any
 from interop.peer_java import Java
 
 #: Small, quick to start, never beyond what a machine with many tests can spare.
-LEAN = ("-Xmx256m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LEAN = (
+    "-Xmx256m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote",
+)  # fmt: skip
 PATIENCE_S = 100.0
 
 #: An entry as a reader saw it: id, size, SHA-256.
