@@ -9,8 +9,10 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import re
 import signal
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -35,6 +37,10 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", LEAN_JAVA)
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", LEAN_JAVA)
 os.environ.setdefault("SPARK_CONF_DIR", SPARK_CONFIGURATION)
 
+_GIVEN_DIRECTORY = os.environ.get("TMPDIR")
+# Those of ``tmp_path`` stay on the disk, whoever asks for the first.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+
 # Tests start thousands of processes: each would compile the package anew, half a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -45,10 +51,19 @@ settings.load_profile("patient")
 #: What a test may take beyond its time limit before its process is ended.
 GRACE_S = 180
 
+#: Rooms to whose tests it matters that a disk is one.  To others a cluster is what they ask
+#: something of: where a sync costs nothing it is there in a third of the time.
+_ON_DISK = frozenset(
+    ("brokers", "faults", "interop", "security", "unit/bookie", "unit/env", "unit/storage")
+)
+_MEMORY = Path("/dev/shm")
+_MEMORY_BYTES = 6 << 30
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     _end_if_it_hangs(item)
+    _choose_temporary_directory(item)
     try:
         return (yield)
     finally:
@@ -106,6 +121,31 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def _choose_temporary_directory(item: pytest.Item) -> None:
+    room, *below = item.path.relative_to(Path(__file__).parent).parts
+    is_on_disk = room in _ON_DISK or f"{room}/{below[0]}" in _ON_DISK
+    tempfile.tempdir = _GIVEN_DIRECTORY if is_on_disk else temporary_directory()
+    if tempfile.tempdir is None:
+        os.environ.pop("TMPDIR", None)
+    else:
+        os.environ["TMPDIR"] = tempfile.tempdir
+
+
+@cache
+def temporary_directory() -> str | None:
+    """Return where files that need no disk go: into memory, if there is plenty of it."""
+    if _GIVEN_DIRECTORY is not None or not _MEMORY.is_dir():
+        return _GIVEN_DIRECTORY
+    there = os.statvfs(_MEMORY)
+    available = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.M)
+    sizes = [there.f_bavail * there.f_frsize, int(available[1]) << 10 if available else 0]
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    if limit.exists() and (text := limit.read_text().strip()).isdigit():
+        sizes.append(int(text))
+    is_plenty = min(sizes) >= _MEMORY_BYTES
+    return str(_MEMORY) if is_plenty and not there.f_flag & os.ST_NOEXEC else None
+
+
 def _end_if_it_hangs(item: pytest.Item) -> None:
     marker = item.get_closest_marker("timeout")
     limit_s = float(marker.args[0] if marker else item.config.getini("timeout"))
@@ -132,11 +172,9 @@ def zookeeper_classpath() -> str:
 
 
 @pytest.fixture(scope="session")
-def zookeeper(
-    zookeeper_classpath: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ZooKeeperServer]:
+def zookeeper(zookeeper_classpath: str) -> Iterator[ZooKeeperServer]:
     """Return a server that all tests of this process share; put a tree of your own into it."""
-    directory = tmp_path_factory.mktemp("zookeeper")
-    server = start_zookeeper(str(directory), zookeeper_classpath)
-    yield server
-    server.kill()
+    with tempfile.TemporaryDirectory(dir=temporary_directory()) as directory:
+        server = start_zookeeper(directory, zookeeper_classpath)
+        yield server
+        server.kill()
