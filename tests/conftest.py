@@ -112,7 +112,8 @@ _CONFIG: list[pytest.Config] = []
 
 def pytest_configure(config: pytest.Config) -> None:
     _CONFIG[:] = [config]
-    gc.disable()
+    if not getattr(config.option, "numprocesses", None):  # what hands tests out collects none
+        gc.disable()
 
 
 def pytest_collection_finish() -> None:
