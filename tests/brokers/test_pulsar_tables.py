@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pulsar
 import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 
 import quorumbook
 from brokers.pulsar_cluster import PulsarCluster, wait_until
@@ -139,6 +141,40 @@ def test_spark_reads_a_topic_while_its_broker_writes_it(
     batch = spark.read.format("quorumbook").options(**how).load(f"pulsar:{bare}")
     assert batch.count() == producers.sent
     asyncio.run(read_without_spark(pulsar_cluster, bare, expected))
+
+
+class Order(Record):  # type: ignore[misc]
+    """What messages with a schema hold."""
+
+    customer = String()
+    total = Integer()
+
+
+def test_the_schema_of_a_topic_is_that_of_its_producers(pulsar_cluster: PulsarCluster) -> None:
+    namespace = pulsar_cluster.make_namespace("schemas")
+    for kind in AvroSchema, JsonSchema:
+        schema = kind(Order)
+        topic = f"{namespace}/{kind.__name__}"
+        producer = pulsar_cluster.client().create_producer(topic, schema=schema)
+        producer.send(Order(customer="a", total=7))
+        producer.close()
+        found, message = asyncio.run(schema_of(pulsar_cluster, topic))
+        assert found.version == message.schema_version == 0
+        assert found.kind == kind.__name__.removesuffix("Schema").upper()
+        assert [field["name"] for field in json.loads(found.definition)["fields"]] == [
+            "customer", "total",
+        ]  # fmt: skip
+        assert schema.decode(message.value).total == 7
+
+
+async def schema_of(cluster: PulsarCluster, name: str) -> tuple[Any, Any]:
+    """Return a topic's schema and its first message, once that is confirmed."""
+    async with quorumbook.connect(cluster.uri) as bk:
+        topic = Topic(bk, name)
+        while True:
+            async for message in topic.read():
+                return await topic.schema(message.schema_version), message
+            await asyncio.sleep(0.1)
 
 
 def place_of(row: Any) -> tuple[int, int, int]:

@@ -208,7 +208,7 @@ class _Common(NamedTuple):
     schema_version: int | None
     replicated_from: str | None
     #: Of the first message; None: nobody counts.
-    index: int | None
+    first_index: int | None
     broker_time_ms: int | None
 
 
@@ -260,7 +260,7 @@ def _message(
 ) -> Message:
     """Return a message; ``own`` has what it does not share with others of its entry."""
     number = batch_index or 0
-    sequence_id, index = common.sequence_id + number, common.index
+    sequence_id, index = common.sequence_id + number, common.first_index
     if batch_index is not None and own.HasField("sequence_id"):
         sequence_id = own.sequence_id
     event_time, properties = own.event_time, own.properties

@@ -35,6 +35,12 @@ _MESSAGES = {
     "LedgerInfo": "r int64 ledgerId 1; o int64 entries 2; o int64 size 3; o int64 timestamp 4;"
     "o OffloadContext offloadContext 5",
     "ManagedLedgerInfo": "* LedgerInfo ledgerInfo 1",
+    # Its schema: where the versions are, each of them an entry of a ledger of its own.
+    "PositionInfo": "r int64 ledgerId 1; r int64 entryId 2",
+    "IndexEntry": "r int64 version 1; r PositionInfo position 2",
+    "SchemaLocator": "r IndexEntry info 1; * IndexEntry index 2",
+    "SchemaEntry": "r bytes schema_data 2",
+    "SchemaInfo": "r int32 type 3; r bytes schema 4; o bool deleted 6; * KeyValue props 7",
     "ManagedLedgerInfoMetadata": "r int32 compressionType 1; r int32 uncompressedSize 2",
 }  # fmt: skip
 

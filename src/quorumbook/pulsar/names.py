@@ -56,6 +56,11 @@ class TopicName(NamedTuple):
         """Its ledgers' place in the tree, below the root that Pulsar has there."""
         return f"{namespace_node(self.tenant, self.namespace)}/{encoded(self.local)}"
 
+    @property
+    def schema_node(self) -> str:
+        """Its schema's place in the tree, below the root; partitions share one."""
+        return f"/schemas/{self.tenant}/{self.namespace}/{encoded(self.bare.local)}"
+
     def __str__(self) -> str:
         return f"{self.tenant}/{self.namespace}/{self.local}"
 

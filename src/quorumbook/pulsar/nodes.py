@@ -9,6 +9,7 @@ from quorumbook.errors import NoSuchNodeError
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.pulsar.managed_ledgers import TopicLedger, decode_ledgers
 from quorumbook.pulsar.names import TopicName, decoded, namespace_node
+from quorumbook.pulsar.schemas import decode_places
 from quorumbook.streams.errors import CorruptRecordsError, UnsupportedFormatError
 
 
@@ -47,6 +48,15 @@ class TopicNodes:
             return [name]
         found = await self.topics(name.tenant, name.namespace)
         return [each for each in found if each.bare == name]
+
+    async def schema_places(self, name: TopicName) -> dict[int, tuple[int, int]]:
+        """Return ledger and entry of each version of a topic's schema; none if it has none.
+
+        Raises:
+            CorruptRecordsError: what is there is not a list of versions.
+        """
+        node = await self._store.exists(self._root + name.schema_node)
+        return {} if node is None else decode_places(node.data)
 
     async def state(self, name: TopicName) -> TopicState | None:
         """Return the ledgers of a topic; None if there is no such topic.

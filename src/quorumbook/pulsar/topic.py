@@ -26,7 +26,8 @@ from quorumbook.pulsar.managed_ledgers import TopicLedger
 from quorumbook.pulsar.names import TopicName
 from quorumbook.pulsar.nodes import TopicNodes
 from quorumbook.pulsar.reading import OnCorrupt, TopicReader
-from quorumbook.streams.errors import DataLossError, StreamNotFoundError
+from quorumbook.pulsar.schemas import TopicSchema, decode_schema
+from quorumbook.streams.errors import DataLossError, SchemaNotFoundError, StreamNotFoundError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +121,27 @@ class Topic:
             f"there is no topic {self.name}; list_topics(client, "
             f"'{self.name.tenant}/{self.name.namespace}') returns those that there are"
         )
+
+    async def schema(self, version: int | None = None) -> TopicSchema:
+        """Return the schema of its messages; with a version, the one that a message names.
+
+        Raises:
+            SchemaNotFoundError: it has none, or no such version.
+            CorruptRecordsError: Pulsar's registry is damaged.
+            NoSuchLedgerInMetadataError: the version's ledger is gone.
+        """
+        places = await self._nodes.schema_places(self.name)
+        wanted = max(places, default=-1) if version is None else version
+        found = None
+        if wanted in places:
+            ledger_id, entry_id = places[wanted]
+            # Pulsar gives these ledgers no password, whatever its topics have.
+            async with self._client.open_ledger(ledger_id, recover=False) as ledger:
+                found = decode_schema(wanted, (await ledger.read_entry(entry_id)).payload)
+        if found is None:
+            which = "no schema" if version is None else f"no version {version} of a schema"
+            raise SchemaNotFoundError(f"topic {self.name} has {which}")
+        return found
 
     async def read(self, start: tuple[int, int] | None = None) -> AsyncGenerator[Message, None]:
         """Yield the messages that there are now, one partition after the other.

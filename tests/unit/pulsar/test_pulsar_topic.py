@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,10 +17,13 @@ from doubles.clusters import local_cluster_here
 from doubles.pulsar_topics import TopicOnDisk
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import ConfigError
-from quorumbook.pulsar import Topic, chunks, list_topics, reading
+from quorumbook.pulsar import Topic, TopicSchema, chunks, list_topics, reading
+from quorumbook.pulsar.formats import make
+from quorumbook.pulsar.schemas import decode_places
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     DataLossError,
+    SchemaNotFoundError,
     StreamNotFoundError,
     UnsupportedFormatError,
 )
@@ -217,3 +222,35 @@ async def test_the_example_of_the_documentation_runs(
     shown = capsys.readouterr().out
     assert "['public/default/orders']" in shown
     assert "1700000000000 b'k' b'first'" in shown
+
+
+async def test_a_topic_has_a_schema_in_versions(bk: BookKeeper) -> None:
+    topic = Topic(bk, f"{NAME}-partition-3")
+    with pytest.raises(SchemaNotFoundError, match="has no schema"):
+        await topic.schema()
+    index = []
+    for version, (kind, deleted) in enumerate([(5, False), (3, False), (99, False)]):
+        info = make(
+            "SchemaInfo", type=kind, schema=b"definition %d" % version, deleted=deleted,
+            props=laid.properties(a=str(version)),
+        ).SerializeToString()  # fmt: skip
+        async with bk.create_ledger() as ledger:
+            await ledger.append(make("SchemaEntry", schema_data=info).SerializeToString())
+            place = make("PositionInfo", ledgerId=ledger.id, entryId=0)
+        index.append(make("IndexEntry", version=version, position=place))
+    data = make("SchemaLocator", info=index[-1], index=index).SerializeToString()
+    await laid.put(bk, "/schemas/eu/shop/orders", data)
+    assert await topic.schema(0) == TopicSchema(0, "AVRO", b"definition 0", {"a": "0"})
+    assert (await topic.schema(1)).kind == "JSON"
+    assert (await topic.schema())[:3] == (2, "?99", b"definition 2")
+    with pytest.raises(SchemaNotFoundError, match="no version 3"):
+        await topic.schema(3)
+    await laid.put(bk, "/schemas/eu/shop/orders", b"junk")
+    with pytest.raises(CorruptRecordsError, match="SchemaLocator"):
+        await topic.schema()
+
+
+def test_what_a_broker_stored_names_the_versions_of_a_schema() -> None:
+    golden = json.loads((Path(__file__).parents[2] / "golden" / "pulsar.json").read_text())
+    for name, ledger in (("json", 11), ("avro", 13)):
+        assert decode_places(base64.b64decode(golden["schemas"][name])) == {0: (ledger, 0)}
