@@ -20,6 +20,7 @@ SECONDS_EACH ?= 15
 KILLS ?= 108
 CUTS ?= 200
 SEEDS ?= 0..999
+OPERATIONS ?= 0
 DELAYS ?= 4
 ENTRIES_EACH ?= 1
 CASES ?= 10000
@@ -138,8 +139,8 @@ interop-full: setup  ## Run the peer against ours in every combination; writes d
 interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario; writes docs/reports/pulsar.md.
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
-simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999); writes docs/reports/simulation.md. It goes on where it ended.
-	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --jobs 2 --keep build/simulation.jsonl \
+simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999, OPERATIONS=50: short ones); writes docs/reports/simulation.md. It goes on where it ended.
+	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --operations $(OPERATIONS) --jobs 2 --keep build/simulation.jsonl \
 		--report docs/reports/simulation.md --mutants docs/reports/simulation-mutants.json
 
 simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the seeds that find it (SEEDS=0..299).

@@ -4,6 +4,8 @@
     python -m quorumbook.sim replay 17 --trace
     python -m quorumbook.sim shrink 17 --to tests/sim/corpus/late-ack.json
 
+With ``--operations N`` mishaps end when clients were told N things, or after N/25 virtual seconds:
+many short lives in the time of a long one.
 ``run`` prints each seed that breaks a promise, and ends with exit code 1 if there is one.  Every
 hundredth seed is run twice: the same seed must be the same run.  With ``--keep`` a run that ended
 early goes on with the seeds that are left.
@@ -16,8 +18,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from quorumbook.sim.life import Variation, of_operations
 from quorumbook.sim.runs import outcomes_of
 from quorumbook.sim.search.report import Counts, Kept, Tally
 from quorumbook.sim.search.shrinking import Case, Shrinker
@@ -30,9 +34,15 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     if arguments.command == "run":
         return _run(arguments)
+    case = arguments.seed
+    case = replace(case, plan={**_variation(arguments).plan, **case.plan})
     if arguments.command == "shrink":
-        return _shrink(arguments.seed, arguments.runs, arguments.to)
-    return _replay(arguments.seed, with_trace=arguments.trace)
+        return _shrink(case, arguments.runs, arguments.to)
+    return _replay(case, with_trace=arguments.trace)
+
+
+def _variation(arguments: argparse.Namespace) -> Variation:
+    return of_operations(arguments.operations) if arguments.operations else Variation()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     shrink.add_argument("seed", type=_case, help="a seed, or a file of the corpus")
     shrink.add_argument("--runs", type=int, default=200, help="how many runs it may take")
     shrink.add_argument("--to", type=Path, help="keep what is left here")
+    for each in (run, replay, shrink):
+        each.add_argument("--operations", type=int, default=0, metavar="N", help="short lives")
     return parser
 
 
@@ -76,19 +88,21 @@ def _case(text: str) -> Case:
 
 def _run(arguments: argparse.Namespace) -> int:
     seeds, tally = arguments.seeds, Tally()
-    kept = None if arguments.keep is None else Kept(arguments.keep)
+    kept = None if arguments.keep is None else Kept(arguments.keep, arguments.operations)
     done = {each.seed: each for each in kept.counts if each.seed in seeds} if kept else {}
     for counts in done.values():
         tally.add(counts)
     rest = [seed for seed in seeds if seed not in done]
     try:
-        with outcomes_of(rest, arguments.jobs) as outcomes:
+        with outcomes_of(rest, arguments.jobs, _variation(arguments)) as outcomes:
             for number, outcome in enumerate(outcomes, 1):
                 counts = Counts.of(outcome)
                 tally.add(counts)
                 if kept is not None:
                     kept.add(counts)
-                _tell(counts, number, len(rest))
+                _tell(counts, arguments.operations)
+                if number % _TELL_EVERY == 0:
+                    print(f"{number} of {len(rest)} seeds", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("ended early; the same command goes on with --keep", file=sys.stderr)
     print("\n".join(tally.lines()))
@@ -97,20 +111,19 @@ def _run(arguments: argparse.Namespace) -> int:
     return 1 if tally.violations or tally.sums["seeds"] < len(seeds) else 0
 
 
-def _tell(counts: Counts, number: int, of: int) -> None:
+def _tell(counts: Counts, operations: int) -> None:
     if counts.violation:
+        which = f"{counts.seed} --operations {operations}" if operations else f"{counts.seed}"
         print(f"seed {counts.seed} breaks a promise: {counts.violation}")
-        print(f"  again: python -m quorumbook.sim replay {counts.seed} --trace")
-        print(f"  shorter: python -m quorumbook.sim shrink {counts.seed}", flush=True)
-    if number % _TELL_EVERY == 0:
-        print(f"{number} of {of} seeds", file=sys.stderr, flush=True)
+        print(f"  again: python -m quorumbook.sim replay {which} --trace")
+        print(f"  shorter: python -m quorumbook.sim shrink {which}", flush=True)
 
 
 def _write_page(arguments: argparse.Namespace, tally: Tally) -> None:
     path = arguments.report
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.is_file() else ""
-    page = tally.page(arguments.seeds, arguments.mutants, before)
+    page = tally.page(arguments.seeds, arguments.operations, arguments.mutants, before)
     path.write_text(page, encoding="utf-8")
 
 

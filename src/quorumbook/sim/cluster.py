@@ -70,6 +70,7 @@ class BookieMachine(Machine):
         super().__init__(cluster.kernel, cluster.network, name, cluster.error)
         self._cluster = cluster
         self.root = f"/{name}"
+        self._options = cluster.plan.bookie_options(name, self.root)
         self.slow_syncs = cluster.plan.slow_syncs
         self.slow_threads = 0.1 if cluster.plan.has("slow_threads") else 0.0
         self.kept_share = cluster.plan.kept_share
@@ -128,8 +129,7 @@ class BookieMachine(Machine):
         cluster = self._cluster
         try:
             store = await cluster.store(process, cluster.plan.session_timeout_s)
-            options = cluster.plan.bookie_options(self.name, self.root)
-            bookie = _Bookie(process.env, options, store, indexes=ModelPlace(self.disk))
+            bookie = _Bookie(process.env, self._options, store, indexes=ModelPlace(self.disk))
             bookie.in_doubt = self._in_doubt
             await bookie.start()
             self.bookie, self.is_new = bookie, False
@@ -188,6 +188,7 @@ class SimulatedCluster:
     def __init__(self, kernel: Kernel, plan: LifePlan, history: History) -> None:
         self.kernel = kernel
         self.plan = plan
+        self._client_options = plan.client_options()
         self.history = history
         self.network = SimulatedNetwork(kernel)
         self.tree = SimTree()
@@ -216,7 +217,8 @@ class SimulatedCluster:
 
     def client(self, process: Process, **options: Any) -> SimClient:
         """Return a client that is not started yet; ``options`` are others than the plan's."""
-        return SimClient(self, process, replace(self.plan.client_options(), **options))
+        plain = self._client_options
+        return SimClient(self, process, replace(plain, **options) if options else plain)
 
     @property
     def servers(self) -> list[Server]:

@@ -28,7 +28,7 @@ from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
-from quorumbook.sim.plan import LifePlan, draw
+from quorumbook.sim.plan import PLAIN, LifePlan, draw
 from quorumbook.sim.process import Machine, Process
 from quorumbook.sim.search.phases import PLANS
 from quorumbook.sim.search.phases import begin as begin_phase
@@ -81,6 +81,16 @@ class Variation:
     calm: Calm | None = None
 
 
+#: How many answers clients get in a virtual second of a seed that is told how many it has.
+_OPERATIONS_A_SECOND = 25
+
+
+def of_operations(count: int) -> Variation:
+    """Have mishaps until clients were told so many things, or for as long as that may take."""
+    rough_s = count / _OPERATIONS_A_SECOND
+    return Variation(plan={"operations_max": count, "rough_s": rough_s})
+
+
 class Life:
     """One seed's run.
 
@@ -104,7 +114,7 @@ class Life:
         drawn = self.tape.pick(tuple(PLANS)) if self.tape.chance(_DIRECTED_SHARE) else ""
         #: The directed phase of this run, if it has one.
         self.phase = drawn if variation.phase is None else variation.phase
-        self.plan = replace(plan, **{**PLANS.get(self.phase, {}), **variation.plan})
+        self.plan = replace(plan, **{**PLANS.get(self.phase, PLAIN), **variation.plan})
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
         self.groups = GroupHistory(self.history)
@@ -122,8 +132,10 @@ class Life:
             self._start_clients()
             self.nemesis.begin()
             begin_phase(self.phase, self)
-            kernel.run(self._is_broken, kernel.now_ns + int(plan.rough_s * SECOND))
+            kernel.run(self._is_enough, kernel.now_ns + int(plan.rough_s * SECOND))
         self.is_rough = False
+        # What is to happen to a bookie in this very moment happens before it is mended.
+        kernel.run(self._is_broken, kernel.now_ns)
         self.nemesis.heal()
         if not history.violations:
             self._finish()
@@ -148,6 +160,9 @@ class Life:
 
     def _is_broken(self) -> bool:
         return bool(self.history.violations)
+
+    def _is_enough(self) -> bool:
+        return self._is_broken() or self.history.operations >= self.plan.operations_max
 
     def _start_clients(self) -> None:
         plan, programs = self.plan, self._programs

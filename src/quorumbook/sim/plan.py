@@ -6,7 +6,9 @@ are about few things and some rare combination is in some seed.  A ``LifePlan`` 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.client.options import ClientOptions
@@ -68,6 +70,11 @@ WAYS = (
 STREAM_WAYS: tuple[tuple[str, ...], ...] = ((), ("streams",), ("groups",), ("transactions",))
 
 
+#: What seeds without a directed phase have otherwise: people who do not wait long, and an end as
+#: soon as they were told enough.
+PLAIN: Mapping[str, Any] = {"pace": 0.2, "operations_max": 200, "ledgers_max": 60}
+
+
 @dataclass(frozen=True, slots=True)
 class LifePlan:
     """One seed's draw."""
@@ -86,7 +93,11 @@ class LifePlan:
     entries_max: int
     burst_max: int
     payload_size_max: int
+    #: How long there are mishaps, and after how many answers to clients they end before that.
     rough_s: float
+    operations_max: int
+    #: How long writers wait before they go on, in parts of the usual.
+    pace: float
     ledgers_max: int
     ways: tuple[str, ...]
     mishaps: tuple[str, ...]
@@ -188,6 +199,8 @@ def draw(tape: Tape) -> LifePlan:
         burst_max=tape.pick((1, 4, 16)),
         payload_size_max=tape.pick((16, 300, 3000)),
         rough_s=tape.between(4, 10),
+        operations_max=1 << 30,
+        pace=1.0,
         ledgers_max=tape.pick((3, 6, 12)),
         ways=(*_half_of(tape, WAYS), *tape.pick(STREAM_WAYS)),
         mishaps=_half_of(tape, MISHAPS),

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 
-from quorumbook.sim.life import Outcome, run_seed
+from quorumbook.sim.life import Outcome, Variation, run_seed
 
 _TWICE_EVERY = 100
 #: A fresh process now and then, so that nothing piles up.
@@ -23,25 +24,30 @@ class NotTheSameError(RuntimeError):
     """A seed was two different runs."""
 
 
-def run_checked(seed: int) -> Outcome:
+def run_checked(seed: int, variation: Variation | None = None) -> Outcome:
     """Run a seed, every hundredth twice."""
     began = time.process_time()
-    outcome = run_seed(seed)
+    outcome = run_seed(seed, variation=variation)
     outcome = replace(outcome, processor_s=time.process_time() - began)
-    if seed % _TWICE_EVERY == 0 and run_seed(seed).trace_hash != outcome.trace_hash:
-        raise NotTheSameError(f"seed {seed} is not the same run twice: replay it with --trace")
+    if seed % _TWICE_EVERY == 0:
+        again = run_seed(seed, variation=variation)
+        if again.trace_hash != outcome.trace_hash:
+            raise NotTheSameError(f"seed {seed} is not the same run twice: replay it with --trace")
     return outcome
 
 
 @contextlib.contextmanager
-def outcomes_of(seeds: Sequence[int], jobs: int) -> Iterator[Iterable[Outcome]]:
+def outcomes_of(
+    seeds: Sequence[int], jobs: int, variation: Variation | None = None
+) -> Iterator[Iterable[Outcome]]:
     """Run seeds in so many processes; the outcomes come in the order of the seeds."""
+    run = partial(run_checked, variation=variation)
     if jobs == 1:
-        yield map(run_checked, seeds)
+        yield map(run, seeds)
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(jobs, context, max_tasks_per_child=_CHUNKS_A_PROCESS)
     try:
-        yield pool.map(run_checked, seeds, chunksize=_CHUNK)
+        yield pool.map(run, seeds, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)

@@ -39,6 +39,21 @@ def test_counts_of_other_sources_are_forgotten(
     assert Kept(path).counts == []
 
 
+def test_short_seeds_are_other_runs(
+    tmp_path: Path, counts: Counts, capsys: pytest.CaptureFixture[str]
+):
+    path, page = tmp_path / "kept.jsonl", tmp_path / "page.md"
+    Kept(path, 50).add(counts)
+    assert Kept(path, 50).counts == [counts]
+    words = ["run", "--seeds", "3..3", "--operations", "50", "--keep", str(path)]
+    assert command.main([*words, "--report", str(page)]) == 0
+    assert "1 seeds\n" in capsys.readouterr().out
+    assert "Seeds 3 to 3 with mishaps for 50 operations of clients: " in page.read_text("utf-8")
+    assert Kept(path, 200).counts == []
+    assert command.main(["replay", "3", "--operations", "20"]) == 0
+    assert "operations_max=20," in capsys.readouterr().out
+
+
 def test_seeds_that_ran_are_not_run_again(
     tmp_path: Path, counts: Counts, capsys: pytest.CaptureFixture[str]
 ):

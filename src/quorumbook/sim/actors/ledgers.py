@@ -101,7 +101,7 @@ async def write(life: ActorsLife, process: Process) -> None:
         while life.is_rough and len(life.history.own_ids) < life.plan.ledgers_max:
             with tried(life, process, (ConfigError, LocalProtocolError)):
                 await _write_one(life, process, client)
-            await asyncio.sleep(life.tape.between(0, 0.5))
+            await asyncio.sleep(life.tape.between(0, 0.5 * life.plan.pace))
 
 
 async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> None:
@@ -124,7 +124,7 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
     while len(ledger.sent) < count and life.is_rough:
         appends.check()
         appends.burst(min(1 + tape.below(plan.burst_max), count - len(ledger.sent)))
-        await asyncio.sleep(tape.between(0, 0.3) if tape.chance(0.7) else 0)
+        await asyncio.sleep(tape.between(0, 0.3 * plan.pace) if tape.chance(0.7) else 0)
         while len(appends.pending) > _WINDOW or (appends.pending and writer.is_closed):
             await asyncio.wait(appends.pending, return_when=asyncio.FIRST_COMPLETED)
         if is_deferred and tape.chance(0.3):

@@ -48,6 +48,7 @@ async def commit(life: ActorsLife, process: Process) -> None:
             batch = -1
             try:
                 await app.prepare()
+                life.history.operations += 1
                 batch = (await app.head()).batch + 1
                 await _commit_one(life, app, batch, f"{run}.{count}")
             except ConfigError as error:
@@ -77,7 +78,9 @@ async def _commit_one(life: ActorsLife, app: Application, batch: int, who: str) 
                     payloads = [f"{batch} {who} {i}".encode() for i in range(first, first + count)]
                     rows[name] += payloads
                     await attempt.append(name, payloads)
+                    life.history.operations += len(payloads)
             results.append(await attempt.finish())
+            life.history.operations += 1
         except QuorumbookError:
             await attempt.give_up()
             raise

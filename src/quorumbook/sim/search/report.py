@@ -58,16 +58,17 @@ class Counts:
 class Kept:
     """A file with the counts of the seeds that ran, so that a long run can go on where it ended.
 
-    Seeds of other sources are other runs: their counts are forgotten.
+    Seeds of other sources, or of another length, are other runs: their counts are forgotten.
 
     Args:
         path: The file; it is made if it is not there.
+        operations: How many each seed has, 0 if as many as it says.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, operations: int = 0) -> None:
         self._path = path
         self.counts: list[Counts] = []
-        head = json.dumps({"sources": _fingerprint()})
+        head = json.dumps({"sources": _fingerprint(), "operations": operations})
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         if lines[:1] == [head]:
             # A run that was killed may have left half a line.
@@ -130,23 +131,27 @@ class Tally:
         lines += [f"{self.sightings[name]:10d} {name}" for name in SOMETIMES]
         return lines
 
-    def page(self, seeds: range, mutants: Path | None, before: str) -> str:
+    def page(self, seeds: range, operations: int, mutants: Path | None, before: str) -> str:
         """Return a page.
 
         Args:
             seeds: Which they were.
+            operations: How many each was to have, 0 if as many as it says.
             mutants: What the search for planted bugs wrote.
             before: The page that this one replaces.
         """
-        rate = self.sums["seeds"] / max(self.processor_s, 1e-9)
+        seeds_ran = max(self.sums["seeds"], 1)
+        rate = seeds_ran / max(self.processor_s, 1e-9)
+        answers = self.sums["answers to clients"] / seeds_ran
+        length = f" with mishaps for {operations} operations of clients" if operations else ""
         lines = [
             "# Simulation",
             "",
             "A whole cluster in one process, on virtual time, network, disks and metadata, from "
             "one seed (`make simulate`, `ARCHITECTURE.md` says how).",
             "",
-            f"Seeds {seeds.start} to {seeds.stop - 1}: {self.virtual_s / 3600:.1f} virtual hours, "
-            f"{rate:.1f} seeds a second of one core.",
+            f"Seeds {seeds.start} to {seeds.stop - 1}{length}: {self.virtual_s / 3600:.1f} virtual "
+            f"hours, {rate:.1f} seeds a second of one core, {answers:.0f} answers to clients each.",
             "",
             *_table("sum", self.sums),
             *(f"Seed {seed} broke a promise: {text}\n" for seed, text in self.violations.items()),
