@@ -6,10 +6,14 @@ import asyncio
 
 import pytest
 
+from doubles.raw_client import RawClient
 from interop.peer_driver import PeerError, expected
 from interop.sides import SIDES, Shape, refusal
 from quorumbook.errors import NotEnoughBookiesError, QuorumbookError
+from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.status import V2_CODE, Status
+from quorumbook.protocol.v2 import packets as v2
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop")]
 
@@ -98,3 +102,49 @@ async def test_what_one_side_deletes_leaves_the_bookies_of_both(
             while (code := await read_of(ours, bookie_id, ledger.id)) == Status.OK:
                 await asyncio.sleep(0.1)
             assert code == V2_CODE[Status.NO_LEDGER]
+
+
+def _of_a_stranger(ledger_id: int) -> bytes:
+    entry = digester(DigestType.CRC32C, b"theirs").seal(ledger_id, 0, -1, 1, b"x")
+    return b"".join(v2.encode_adds(master_key(b"theirs"), 0, [entry]))
+
+
+async def test_an_id_that_a_stranger_takes_is_given_up_where_one_of_our_bookies_is_asked(
+    connect, cluster_of, monkeypatch
+):
+    """Only ours are told a key before there is an entry: one of Java would end its readers."""
+    cluster = await cluster_of("mixed")
+    side = await connect("own", cluster.uri)
+    shape = Shape(ensemble=len(cluster.own) + len(cluster.java))
+    port = int(next(iter(cluster.own)).rpartition(":")[2])
+    stranger = await RawClient.connect(port)
+    create, taken = LedgerManager.create, []
+
+    async def watched(self, metadata):
+        made = await create(self, metadata)
+        if not taken:
+            taken.append(metadata.ledger_id)
+            stranger.send(_of_a_stranger(metadata.ledger_id))
+            assert await stranger.add_codes(1) == [(0, 0)]
+        return made
+
+    monkeypatch.setattr(LedgerManager, "create", watched)
+    ledger = await side.create(shape)
+    assert taken
+    assert ledger.id not in taken
+    codes = {name: await read_of(side, name, ledger.id) for name in (*cluster.own, *cluster.java)}
+    knowing = {name for name, code in codes.items() if code == V2_CODE[Status.NO_ENTRY]}
+    assert knowing == set(cluster.own)
+    stranger.send(_of_a_stranger(ledger.id))
+    assert await stranger.add_codes(1) == [(0, V2_CODE[Status.UNAUTHORIZED])]
+    stranger.close()
+    # A reader of Java follows the ledger from before its first entry on.
+    reading = await (await connect("java-v3", cluster.uri)).open(
+        ledger.id, shape, recover=False
+    )
+    await ledger.append("ours", [100] * 5)
+    await ledger.close()
+    while await reading.read_last_add_confirmed() < 4:
+        await asyncio.sleep(0.05)
+    assert await reading.read(0, 4) == expected("ours", [100] * 5)
+    await reading.close()

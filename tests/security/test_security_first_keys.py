@@ -26,6 +26,7 @@ from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
+from quorumbook.streams import Namespace, StreamPolicy
 
 
 def _lac(ledger_id: int) -> bytes:
@@ -76,7 +77,7 @@ async def test_a_reserved_id_that_somebody_guessed_is_refused_and_leaves_nothing
         stranger.close()
 
 
-async def test_a_bookie_that_is_silent_about_a_new_id_is_not_waited_for(
+async def test_a_bookie_that_is_silent_about_a_new_id_or_its_key_is_not_waited_for(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forever: Any = {"read_timeout_s": 3600, "speculative_read_s": 3600}
@@ -88,11 +89,14 @@ async def test_a_bookie_that_is_silent_about_a_new_id_is_not_waited_for(
             return asked[-1]
 
         await bk.create_ledger()
+        monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 0)
+        bookies = client_context(bk).bookies
         for bookie in cluster.bookies:
-            monkeypatch.setattr(client_context(bk).bookies.fast(bookie.bookie_id), "read", silence)
+            monkeypatch.setattr(bookies.fast(bookie.bookie_id), "read", silence)
+            monkeypatch.setattr(bookies.control(bookie.bookie_id), "request", silence)
         async with asyncio.timeout(PATIENCE_S):
             await bk.create_ledger()
-        assert len(asked) == 3
+        assert len(asked) == 6
         assert all(each.cancelled() for each in asked)
 
 
@@ -115,26 +119,29 @@ async def test_ids_are_asked_about_only_where_strangers_can_use_them_and_we_chos
 
 #: When a stranger takes the id of a ledger that is being created.
 _WHENS = ("before the look", "while the metadata is written", "after it", "before the first add")
+#: What the client does: creates ledgers now and then, very many, or knows of strangers.
+_CLIENTS = ("seldom", "in a burst", "warned")
 
 
-@pytest.mark.parametrize("has_met", [False, True], ids=["first meeting", "met before"])
+@pytest.mark.parametrize("client", _CLIENTS)
 @pytest.mark.parametrize("is_authenticated", [False, True], ids=["open", "authenticated"])
 @pytest.mark.parametrize("count", [1, 3], ids=["one bookie", "all bookies"])
 @pytest.mark.parametrize("when", _WHENS)
 async def test_an_id_that_a_stranger_takes_at_any_moment(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, when: str, count: int,
-    is_authenticated: bool, has_met: bool,
+    is_authenticated: bool, client: str,
 ) -> None:  # fmt: skip
-    """One ledger of a client is lost to a stranger at most, and told; all others can be written."""
+    """No ledger is lost, but for one of a burst, and that is told."""
     plugins: Any = {"auth_plugin": "security_toys:GoldenBookie"} if is_authenticated else {}
     own: Any = {"auth_plugin": "security_toys:GoldenClient"} if is_authenticated else {}
+    every_s = 3600 if client == "in a burst" else 0
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", every_s * 10**9)
+    monkeypatch.setattr(creation, "_CLAIM_S", PATIENCE_S)
     async with (
         secure_cluster(tmp_path, 3, **plugins) as cluster,
         cluster.connect(lac_delay_s=0, **own) as bk,
     ):
-        strangers = [
-            await RawConnection.connect(bookie.address[1]) for bookie in cluster.bookies[:count]
-        ]
+        strangers = await _strangers(cluster, count)
         taken: set[int] = set()
 
         async def take(ledger_id: int) -> None:
@@ -155,13 +162,12 @@ async def test_an_id_that_a_stranger_takes_at_any_moment(
                 await take(metadata.ledger_id)
             return made
 
-        if has_met:
-            client_context(bk).has_met_strangers = True
+        client_context(bk).has_met_strangers = client == "warned"
         if when == "before the look":
             for ledger_id in range(3):
                 await take(ledger_id)
         monkeypatch.setattr(LedgerManager, "create", watched)
-        lost = 0
+        lost = []
         for number in range(3):
             looks = _looks(cluster)
             ledger = await bk.create_ledger()
@@ -170,14 +176,62 @@ async def test_an_id_that_a_stranger_takes_at_any_moment(
             try:
                 assert await ledger.append(b"ours") == 0
             except UnauthorizedError:
-                lost += 1
-                assert number == 0, "only by the first meeting"
+                lost.append(number)
             assert not client_context(bk).bookies.quarantined
             with contextlib.suppress(UnauthorizedError):
                 await ledger.close()
-        is_open = not (is_authenticated or has_met or when == "before the look")
-        assert lost == is_open
+        is_unasked = client == "in a burst" and when == "before the first add"
+        assert lost == ([1] if is_unasked and not is_authenticated else [])
         assert taken, "the stranger was there"
+        for stranger in strangers:
+            stranger.close()
+
+
+async def _strangers(cluster: Any, count: int) -> list[RawConnection]:
+    return [await RawConnection.connect(bookie.address[1]) for bookie in cluster.bookies[:count]]
+
+
+async def test_an_unwritten_ledger_keeps_its_key_however_long_it_waits(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
+    monkeypatch.setattr(creation, "_CLAIM_S", PATIENCE_S)
+    async with secure_cluster(tmp_path) as cluster, cluster.connect() as bk:
+        stranger = await cluster.raw()
+        await bk.create_ledger(**SOLO)  # it is some time until another one's key is due
+        ledger_id = await bk.create_unwritten_ledger(**SOLO)
+        assert (await stranger.ask_v2(add_frames(ledger_id, 1))).code != 0
+        async with bk.claim_unwritten_ledger(ledger_id) as ledger:
+            assert await ledger.append(b"x") == 0
+        stranger.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_stream_goes_on_beside_a_stranger_who_takes_all_ids_all_the_time(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment's ledger waits for its first entry until the one before it is full."""
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
+    monkeypatch.setattr(creation, "_CLAIM_S", PATIENCE_S)
+    async with secure_cluster(tmp_path, 3) as cluster, asyncio.timeout(PATIENCE_S):
+        strangers = await _strangers(cluster, 3)
+        async with Namespace.open(f"{cluster.uri}#/messaging/keys", bind=True) as ns:
+            await ns.create_stream("s", policy=StreamPolicy(roll_entries=4))
+            stream = ns.stream("s")
+            async with stream.writer() as writer:
+                for number in range(20):
+                    await writer.append(b"%d" % number)
+                    await writer.flush()
+                    for stranger in strangers:
+                        stranger.send(b"".join(add_frames(i, 1) for i in range(30)))
+                        await stranger.add_codes(30)
+            async with stream.writer() as writer:  # which recovers what the first one left
+                await writer.append(b"20")
+            async with stream.reader("earliest", tail=False) as reader:
+                found = [record.payload async for record in reader]
+        assert found == [b"%d" % number for number in range(21)]
+        for stranger in strangers:
+            stranger.close()
 
 
 def _looks(cluster: Any) -> int:
@@ -205,8 +259,12 @@ async def test_ids_that_nobody_created_are_given_up_only_so_often(
         stranger.close()
 
 
-async def test_a_refused_key_shuts_no_bookie_out(tmp_path: Any) -> None:
+async def test_a_refused_key_shuts_no_bookie_out(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
     async with secure_cluster(tmp_path) as cluster, cluster.connect(lac_delay_s=0) as bk:
+        await bk.create_ledger(**SOLO)  # it is some time until another one's key is due
         ledger = await bk.create_ledger(**SOLO)
         stranger = await cluster.raw()
         assert (await stranger.ask_v2(add_frames(ledger.id, 1))).code == 0

@@ -46,6 +46,7 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.labels import labels_to_properties
 from quorumbook.ledger.placement.machines import machine_to_properties
 from quorumbook.metadata.bookies.registration import BookieEndpoint, BookieServiceInfo
+from quorumbook.metadata.bookies.service_info import KEY_BEFORE_ENTRIES
 from quorumbook.metadata.cluster import read_instance_id, read_layout
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.store import MetadataStore
@@ -380,10 +381,9 @@ class Bookie:
             endpoints.append(
                 BookieEndpoint(id="httpserver", host=http.host, port=server.port, protocol="http")
             )
-        properties = labels_to_properties(self._options.labels)
-        return BookieServiceInfo(
-            tuple(endpoints), properties | machine_to_properties(self._options.machine)
-        )
+        labels = labels_to_properties(self._options.labels)
+        machine = machine_to_properties(self._options.machine)
+        return BookieServiceInfo(tuple(endpoints), labels | machine | KEY_BEFORE_ENTRIES)
 
     def render_metrics(self) -> bytes:
         """Return all numbers in the Prometheus text format."""

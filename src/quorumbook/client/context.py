@@ -69,6 +69,8 @@ class Context:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     #: Somebody whom the metadata do not know has used an id of ours at a bookie.
     has_met_strangers: bool = False
+    #: When bookies were last asked to take a new ledger's key because it was time.
+    last_claim_ns: int | None = None
     #: Writers that publish their last add confirmed while they are idle.
     lac_limit: ConcurrencyLimit = field(default_factory=lambda: ConcurrencyLimit(at_a_time=4))
     #: Writers that have something to pack and send.

@@ -318,7 +318,7 @@ class ClientBookies:
         self, bookie_ids: Iterable[BookieId]
     ) -> dict[BookieId, BookieUnavailableError]:
         """Connect to bookies; return those that cannot be connected to, and why."""
-        wanted = list(bookie_ids)
+        wanted = [bookie_id for bookie_id in bookie_ids if not self.fast(bookie_id).is_connected]
         outcomes = await asyncio.gather(
             *(self.fast(bookie_id).connected() for bookie_id in wanted), return_exceptions=True
         )

@@ -193,6 +193,11 @@ class ClientPlacement:
         default = self._policy.default_location
         return {b: nearness(self._location(b) or default, local) for b in ensemble}
 
+    def takes_key_before_entries(self, bookie_id: BookieId) -> bool:
+        """Tell whether a bookie said of itself that it may be told a new ledger's key."""
+        info = self._said.get(bookie_id)
+        return info is not None and info.takes_key_before_entries
+
     # Knowing -------------------------------------------------------------------------------
 
     def on_registrations(self) -> None:

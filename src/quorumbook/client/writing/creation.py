@@ -6,10 +6,13 @@ metadata is written, and an id of which one of them knows a ledger is given up f
 that the caller had reserved is refused.  An id that the caller chose is the caller's to know, and
 is not asked about.
 
-Somebody may also come after that look and before the first entry.  A client that has met such a
-one, by the look or by a refused append, has bookies take the key of each further ledger before it
-gives the ledger out: it sends a last add confirmed of nothing, and gives the id up for another one
-if a bookie refuses the key.  A refusal says nothing about the bookie.
+Somebody may also come after that look and before the first entry.  So bookies take the key of a
+ledger before it is given out: they are sent a last add confirmed of nothing, and the id is given
+up for another one if a bookie refuses the key.  That is one more answer to wait for, which those
+who create very many ledgers would notice: of ledgers that a client creates within a tenth of a
+second, only the first one's key is taken.  Two kinds have theirs taken always: those of a client
+that has met such a stranger, by the look or by a refusal, and those that nobody writes soon.
+A refusal says nothing about the bookie.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Protocol, Self
 
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import Context
+from quorumbook.client.writing.unwritten import UNWRITTEN
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, LedgerId
@@ -35,8 +39,12 @@ from quorumbook.protocol.v3 import client as v3
 
 _log = logger("client")
 _LEDGER_IDS = range(1 << 63)
-#: So much longer than the metadata a bookie may be silent about a new id, and about a key.
-_SILENCE_S, _CLAIM_S = 0.1, 1.0
+#: So much longer than the metadata a bookie may be silent about a new id.
+_SILENCE_S = 0.1
+#: So long it may be silent about a key, where nobody is known to want it, and where somebody is.
+_CLAIM_S, _CLAIM_AMONG_STRANGERS_S = 0.1, 1.0
+#: Of ledgers that are created so soon after each other one has its key taken.
+_CLAIM_EVERY_NS = 100_000_000
 #: Ids given up before a ledger is not created; metadata put back from a backup cost many, too.
 _GIVEN_UP_MAX = 10_000
 
@@ -129,8 +137,8 @@ async def create(
                     raise
                 continue
             is_ours = not await probe.finds_a_ledger()
-        if is_ours and asked and context.has_met_strangers:
-            is_ours = await _is_key_taken(context, made, password)
+        if is_ours and asked and (UNWRITTEN in custom or _is_claim_due(context)):
+            is_ours = await take_key(context, made, password)
         if is_ours:
             return made, version
         context.has_met_strangers = True
@@ -157,8 +165,22 @@ def _all_taken(count: int, last_id: LedgerId) -> LedgerExistsError:
     )
 
 
-async def _is_key_taken(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
-    """Have the bookies of a new ledger know its key; False if one of them knows another."""
+def _is_claim_due(context: Context) -> bool:
+    now_ns, last_ns = context.env.clock.now_ns(), context.last_claim_ns
+    if context.has_met_strangers or last_ns is None or now_ns - last_ns >= _CLAIM_EVERY_NS:
+        context.last_claim_ns = now_ns
+        return True
+    return False
+
+
+async def take_key(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
+    """Have the bookies of a new ledger know its key; return False if one of them knows another.
+
+    Those that authenticate are not asked, as they let no stranger make them know a ledger, nor
+    those of Java, whose readers a key without entries would end.
+    """
+    if context.options.auth_plugin:
+        return True
     assert metadata.digest_type is not None, "it was written just now"
     key = master_key(password)
     packet = digester(metadata.digest_type, password).lac_packet(
@@ -168,16 +190,23 @@ async def _is_key_taken(context: Context, metadata: LedgerMetadata, password: by
     def encode(txn_id: int) -> bytes:
         return v3.encode_write_lac(txn_id, metadata.ledger_id, INVALID_ENTRY_ID, key, packet)
 
+    bookies = context.bookies
     asked = [
-        context.bookies.control(each).request("the key of a new ledger", encode)
+        bookies.control(each).request("the key of a new ledger", encode)
         for each in metadata.fragments[0].ensemble
+        if bookies.placement.takes_key_before_entries(each)
     ]
+    if not asked:
+        return True
+    wait_s = _CLAIM_AMONG_STRANGERS_S if context.has_met_strangers else _CLAIM_S
     try:
         with contextlib.suppress(TimeoutError):
-            async with patience.timeout(_CLAIM_S):
+            async with patience.timeout(wait_s):
                 await asyncio.wait(asked)
         answered = [each for each in asked if each.done() and each.exception() is None]
-        return all(each.result().status is not Status.UNAUTHORIZED for each in answered)
+        is_ours = all(each.result().status is not Status.UNAUTHORIZED for each in answered)
+        context.has_met_strangers |= not is_ours
+        return is_ours
     finally:
         for each in asked:
             each.cancel()

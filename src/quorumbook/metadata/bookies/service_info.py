@@ -2,6 +2,7 @@
 
     BookieServiceInfoFormat   endpoints 6: id 1, port 2, host 3, protocol 4, auth 5, extensions 6
                               properties 7: key 1, value 2
+    in properties             key_before_entries: true    ours: see ``KEY_BEFORE_ENTRIES``
 
 An empty node, as very old bookies leave it, means one endpoint that the bookie id names as
 ``host:port``.  Clients connect to the first endpoint whose protocol is ``bookie-rpc``.
@@ -19,6 +20,9 @@ from quorumbook.ids import BookieId
 from quorumbook.protocol.messages import message_class
 
 BOOKIE_PROTOCOL = "bookie-rpc"
+#: A bookie that says so can be told a ledger's key before its first entry.  A Java bookie takes
+#: the key too, but answers READ_LAC with an error then until there is an entry, which ends readers.
+KEY_BEFORE_ENTRIES = {"key_before_entries": "true"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class BookieServiceInfo:
             f"bookie {bookie_id} has no endpoint that speaks {BOOKIE_PROTOCOL}",
             bookie_id=bookie_id,
         )
+
+    @property
+    def takes_key_before_entries(self) -> bool:
+        """Tell whether the bookie may be told a ledger's key before its first entry."""
+        return KEY_BEFORE_ENTRIES.items() <= self.properties.items()
 
     def encode(self) -> bytes:
         """Return the content of the registration node."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from quorumbook.client.context import client_context
+from quorumbook.client.writing.creation import take_key
 from quorumbook.client.writing.pending import Group, Watcher
 from quorumbook.client.writing.writer import (
     LedgerWriter,
@@ -331,6 +333,19 @@ class SegmentWriter:
             await self._delete_ledger(leftover)
 
     async def _make(self) -> LedgerWriter:
+        """Create a ledger whose key its bookies know: it may wait long for its first entry.
+
+        A segment whose ledger had somebody else's key could never be recovered.
+        """
+        client, password = client_context(self._context.client), self._context.password
+        while True:
+            ledger = await self._create()
+            if await take_key(client, ledger.metadata, password):
+                return ledger
+            await ledger.abort()
+            await self._delete_ledger(ledger.id)
+
+    async def _create(self) -> LedgerWriter:
         policy, context = self._policy, self._context
         # Whose ledger it is, for people and for whoever looks for orphans.
         whose = {
