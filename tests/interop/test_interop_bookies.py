@@ -139,9 +139,7 @@ async def test_an_id_that_a_stranger_takes_is_given_up_where_one_of_our_bookies_
     assert await stranger.add_codes(1) == [(0, V2_CODE[Status.UNAUTHORIZED])]
     stranger.close()
     # A reader of Java follows the ledger from before its first entry on.
-    reading = await (await connect("java-v3", cluster.uri)).open(
-        ledger.id, shape, recover=False
-    )
+    reading = await (await connect("java-v3", cluster.uri)).open(ledger.id, shape, recover=False)
     await ledger.append("ours", [100] * 5)
     await ledger.close()
     while await reading.read_last_add_confirmed() < 4:

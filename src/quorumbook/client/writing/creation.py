@@ -191,25 +191,33 @@ async def take_key(context: Context, metadata: LedgerMetadata, password: bytes) 
         return v3.encode_write_lac(txn_id, metadata.ledger_id, INVALID_ENTRY_ID, key, packet)
 
     bookies = context.bookies
-    asked = [
-        bookies.control(each).request("the key of a new ledger", encode)
+    asked = {
+        each: bookies.control(each).request("the key of a new ledger", encode)
         for each in metadata.fragments[0].ensemble
         if bookies.placement.takes_key_before_entries(each)
-    ]
+    }
     if not asked:
         return True
     wait_s = _CLAIM_AMONG_STRANGERS_S if context.has_met_strangers else _CLAIM_S
     try:
         with contextlib.suppress(TimeoutError):
             async with patience.timeout(wait_s):
-                await asyncio.wait(asked)
-        answered = [each for each in asked if each.done() and each.exception() is None]
-        is_ours = all(each.result().status is not Status.UNAUTHORIZED for each in answered)
-        context.has_met_strangers |= not is_ours
-        return is_ours
+                await asyncio.wait(asked.values())
+        refused = [each for each, answer in asked.items() if _is_refused(answer)]
+        # A bookie that lets nobody in without a proof refuses too, and knows nothing of the ledger.
+        with _Probe(context, refused, metadata.ledger_id) as probe:
+            is_taken = await probe.finds_a_ledger()
+        context.has_met_strangers |= is_taken
+        return not is_taken
     finally:
-        for each in asked:
-            each.cancel()
+        for answer in asked.values():
+            answer.cancel()
+
+
+def _is_refused(answer: asyncio.Future[v3.V3Response]) -> bool:
+    if not answer.done() or answer.exception() is not None:
+        return False
+    return answer.result().status is Status.UNAUTHORIZED
 
 
 class _Probe:
