@@ -28,8 +28,8 @@ LEVELS = {
     "error": logging.ERROR,
 }
 #: What has loggers of its own; what stands below one goes with it.
-ROOMS = ("admin", "auth", "autorecovery", "bookie", "client", "config", "metadata", "spark",
-         "storage", "streams")  # fmt: skip
+ROOMS = ("admin", "auth", "autorecovery", "bookie", "client", "config", "metadata", "pulsar",
+         "spark", "storage", "streams")  # fmt: skip
 _PACKAGE = "quorumbook"
 
 
