@@ -2,7 +2,7 @@
 
 rough     clients work, mishaps happen; nothing acknowledged may be lost, ever
 healed    all machines run, the network is whole
-finish    every ledger can be recovered, within a bound of virtual time
+finish    every ledger can be recovered, and has its copies again, within a bound of virtual time
 audit     each entry up to a ledger's end is read from each bookie that should have it
 """
 
@@ -36,6 +36,8 @@ from quorumbook.sim.search.sometimes import Sightings
 
 _DIRECTED_SHARE = 0.5
 _FINISH_NS = 180 * SECOND
+#: What lacks copies is looked at again after ten seconds at most, and is copied in a moment.
+_HEALED_NS = 60 * SECOND
 _MEMBERS, _RIVALS = 3, 2
 _Program = Callable[[actors.ActorsLife, Process], Coroutine[Any, Any, None]]
 #: By way, who reads all there is when all is well again.
@@ -230,6 +232,18 @@ class Life:
             for way, read in _ENDS.items():
                 if plan.has(way) and not self._read(way, read, limit_ns):
                     history.violation(f"{way} cannot be read when all is well again")
+            if plan.has_auto_recovery and not history.violations:
+                self._wait_for_copies()
+
+    def _wait_for_copies(self) -> None:
+        history, kernel = self.history, self.kernel
+        limit_ns = kernel.now_ns + _HEALED_NS
+        if not kernel.run(lambda: not history.marked or self._is_broken(), limit_ns):
+            marked = min(history.marked)
+            history.violation(
+                f"ledgers {sorted(history.marked)} lack copies when all is well again",
+                marked if marked in history.ledgers else None,
+            )
 
     def _read(self, way: str, read: _Program, limit_ns: int) -> bool:
         is_read = False

@@ -14,6 +14,7 @@
     I9   nobody is denied an entry below the end
     I10  no ledger goes that nobody deleted
     I11  everything ends when all is well again (``life``)
+    I13  of no ledger it stays written down that it lacks copies, when all is well again (``life``)
     I14  the stream: ``streams``
 
 A violation is a sentence; ``story`` tells what is known of the ledger it is about.
@@ -34,6 +35,7 @@ from quorumbook.sim.kernel import SECOND, Kernel
 #: Of the ledgers that are not a stream's.
 PASSWORD = b"secret"
 _LEDGER_NODE = re.compile(r"/ledgers/([0-9/]+)/L([0-9]+)")
+_MARK = re.compile(r"/ledgers/underreplication/ledgers/.+/urL([0-9]+)")
 
 
 @dataclass(slots=True)
@@ -73,6 +75,8 @@ class History:
         self.operations = 0
         #: Called when a ledger is new in the metadata.
         self.on_new: Callable[[LedgerId], None] = lambda _: None
+        #: Ledgers of which the metadata say that they lack copies.
+        self.marked: set[LedgerId] = set()
         self._seen: dict[str, bytes] = {}
 
     @property
@@ -215,6 +219,7 @@ class History:
         for path in sorted(paths):
             found = _LEDGER_NODE.fullmatch(path)
             if found is None:
+                self._mark_changed(path)
                 continue
             ledger_id = int((found[1] + found[2]).replace("/", ""))
             row = self._find(path)
@@ -225,6 +230,15 @@ class History:
             self._seen[path] = row.data
             metadata = decode(ledger_id, row.data, row.ctime_ms)
             self._metadata_changed(ledger_id, metadata)
+
+    def _mark_changed(self, path: str) -> None:
+        found = _MARK.fullmatch(path)
+        if found is None:
+            return
+        if self._find(path) is None:
+            self.marked.discard(int(found[1]))
+        else:
+            self.marked.add(int(found[1]))
 
     def _metadata_gone(self, ledger_id: LedgerId) -> None:
         ledger = self.ledgers[ledger_id]
