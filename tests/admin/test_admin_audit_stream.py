@@ -10,14 +10,17 @@ import pytest
 import quorumbook
 from admin.conftest import client_of
 from quorumbook.admin.access.gate import Gate
-from quorumbook.admin.access.roles import Role
+from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.access.tokens import TokenFile
-from quorumbook.admin.http import audit_stream
+from quorumbook.admin.http import audit_stream, streams_held
 from quorumbook.admin.http.app import App
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.server import all_endpoints
 from quorumbook.errors import BookieUnavailableError
+from quorumbook.streams import Namespace
 from quorumbook.testing import LocalCluster
+
+USER = Who("somebody", Role.OPERATOR, "token")
 
 
 @pytest.fixture
@@ -90,6 +93,43 @@ async def test_what_the_cluster_does_not_take_is_written_later(audited, monkeypa
     (found,) = await records(audited, 1)
     assert (found["what"], len(tries)) == ("POST /api/v2/streams", 3)
     assert "not in the stream audit yet: nobody is there" in caplog.text
+
+
+@pytest.mark.parametrize("has_rival", [False, True], ids=["alone", "beside another server"])
+@pytest.mark.parametrize("fate", ["never sent", "answer lost"])
+async def test_each_change_is_one_record_whatever_became_of_an_answer(
+    audited, monkeypatch, fate, has_rival
+):
+    """What is tried again goes with changes that came meanwhile, and another writer's between."""
+    service, _, _ = audited
+    monkeypatch.setattr(streams_held, "_WRITER_IDLE_S", 0.01)
+    monkeypatch.setattr(audit_stream, "_AGAIN_S", 0.01)
+    write, tries = service._audit_stream._write, []
+
+    async def lose(changes):
+        tries.append(len(changes))
+        if len(tries) > 2:
+            await write(changes)
+            return
+        if fate == "answer lost":
+            await write(changes)
+        for number in range(2):
+            audit.add(USER, "here", f"{len(tries)}.{number}", "done")
+        if has_rival:
+            uri = f"{service.options.metadata_uri}#/streams"
+            async with Namespace.open(uri, bind=True) as namespace:
+                await namespace.create_stream("audit", exist_ok=True)
+                async with namespace.stream("audit").writer(wait_for_lock_s=30) as rival:
+                    await rival.append(b'{"what": "rival"}')
+        raise BookieUnavailableError("nobody answers")
+
+    monkeypatch.setattr(service._audit_stream, "_write", lose)  # likewise
+    audit = service.audit
+    audit.add(USER, "here", "first", "done")
+    found = [each["what"] for each in await records(audited, 5 + 2 * has_rival)]
+    ours = [what for what in found if what != "rival"]
+    assert ours == ["first", "1.0", "1.1", "2.0", "2.1"]
+    assert len(tries) >= 3
 
 
 async def test_more_than_may_wait_is_counted_and_the_end_waits_a_little(

@@ -1,8 +1,9 @@
 """The audit log as a stream of the cluster itself: a record of JSON for each change.
 
 A request does not wait for its record, and goes on where the cluster takes none: what could not be
-written waits, ten thousand changes at most, and is tried again.  What strangers try is in the log
-alone, or they could fill the cluster's disks.
+written waits, ten thousand changes at most, and is tried again.  Records have a producer's numbers,
+so one whose answer was lost is not written twice, whoever else writes the stream meanwhile.  What
+strangers try is in the log alone, or they could fill the cluster's disks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import uuid
 from collections import deque
 
 from quorumbook.admin.access.audit import AuditedChange
@@ -40,6 +42,10 @@ class AuditStream:
         self._streams = streams
         self._name = name
         self._server = server
+        #: Another one for each start: two servers may have one name.
+        self._producer = f"audit of {server} {uuid.uuid4().hex}"
+        #: The producer's number of the first change that waits.
+        self._number = 0
         self._waiting: deque[AuditedChange] = deque()
         self._lost = 0
         self._task: asyncio.Task[None] | None = None
@@ -67,6 +73,7 @@ class AuditStream:
                 )  # fmt: skip
                 await asyncio.sleep(_AGAIN_S)
                 continue
+            self._number += len(batch)
             for _ in batch:
                 self._waiting.popleft()
             if self._lost:
@@ -83,8 +90,8 @@ class AuditStream:
         payloads = [
             json.dumps({**change.row(), "server": self._server}).encode() for change in changes
         ]
-        async with self._streams.writing(NAMESPACE, stream, None) as writer:
-            await writer.append_batch(payloads)
+        async with self._streams.writing(NAMESPACE, stream, self._producer) as writer:
+            await writer.append_batch(payloads, producer_seq=self._number)
             await writer.flush()
 
     async def close(self) -> None:
