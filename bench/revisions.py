@@ -1,8 +1,10 @@
 """``make bench-revisions BEFORE=v``: measure an older revision and this tree in turn.
 
-Says whether a change of the insides costs anybody speed: both run on their own three bookies,
-which stand all the time, and are loaded one after the other, the older one first in even rounds.
-Each is loaded by its own client, through its own ``quorumbook bench`` and ``stream_load.py``.
+Says whether a change of the insides costs anybody speed: both run on three bookies of their own,
+one after the other, the older one first in even rounds.  Bookies are begun anew in each round:
+processes keep their luck (memory, cores) for as long as they live, and a revision beside itself
+differed by a fifth with every round on one side while they stood for the whole run.  Each is loaded
+by its own client, through its own ``quorumbook bench`` and ``stream_load.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ class Revision:
 
     def __init__(self, tree: Path, work: Path) -> None:
         self._tree = tree
-        self._streams = 0
         self._ledger = ""
         with self._sources():
             # Options of another revision may have other names, so its own bench says them.
@@ -55,6 +56,7 @@ class Revision:
     def measure(self) -> dict[str, float]:
         """Return each figure's value."""
         with self._sources():
+            self._append(1024, 20_000)  # to get warm
             return {**self._appends(), **self._reads(), **self._one_stream()}
 
     def _load(self, what: str, count: int, *words: str) -> dict[str, float]:
@@ -80,9 +82,8 @@ class Revision:
         }
 
     def _one_stream(self) -> dict[str, float]:
-        self._streams += 1
         uri = f"{self.bookies.uri}#/messaging/bench"
-        script = STREAM.format(uri=uri, name=f"s{self._streams}")
+        script = STREAM.format(uri=uri, name="s")
         done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
         values: dict[str, float] = json.loads(done.stdout)
         return {
@@ -119,6 +120,16 @@ def checkout(revision: str, work: Path) -> Iterator[Path]:
         subprocess.run([*git, "worktree", "remove", "--force", str(tree)], check=True)
 
 
+def measure(tree: Path, work: Path) -> dict[str, float]:
+    """Return each figure's value of one revision, on bookies that are begun for it."""
+    with tempfile.TemporaryDirectory(dir=work) as directory:
+        revision = Revision(tree, Path(directory))
+        try:
+            return revision.measure()
+        finally:
+            revision.bookies.stop()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", help="the older revision")
@@ -130,13 +141,11 @@ def main() -> int:
     ):
         work = Path(directory)
         tree = until_end.enter_context(checkout(arguments.before, work))
-        both = [Revision(tree, work / "before"), Revision(HERE.parent, work / "now")]
-        for revision in both:
-            until_end.callback(revision.bookies.stop)
+        both = [tree, HERE.parent]
         values: list[list[dict[str, float]]] = [[], []]
         for round_number in range(arguments.rounds):
             for which in (0, 1) if round_number % 2 == 0 else (1, 0):
-                values[which].append(both[which].measure())
+                values[which].append(measure(both[which], work))
             print(f"round {round_number + 1} of {arguments.rounds}", file=sys.stderr)
     for fact in machine():
         print(f"- {fact}")
