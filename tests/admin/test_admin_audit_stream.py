@@ -104,7 +104,7 @@ async def test_each_change_is_one_record_whatever_became_of_an_answer(
     service, _, _ = audited
     monkeypatch.setattr(streams_held, "_WRITER_IDLE_S", 0.01)
     monkeypatch.setattr(audit_stream, "_AGAIN_S", 0.01)
-    write, tries = service._audit_stream._write, []
+    write, tries = service._audit_stream._write, []  # as above
 
     async def lose(changes):
         tries.append(len(changes))

@@ -18,6 +18,8 @@ from pathlib import Path
 from security.limits.attacks import ATTACKS
 from security.limits.measure import CONTROL_S, MB, MEMORY_BYTES_MAX, Outcome, measure
 
+_BEFORE = Path(__file__).parents[3] / "docs" / "reports" / "limits-before.md"
+_BEFORE_CELLS = 9
 _STALL_S = 0.05
 _FACTOR = 3
 _SECONDS = 8.0
@@ -49,10 +51,20 @@ def allowed_ms(one: Outcome) -> float:
     return _FACTOR * max(one.quiet_ms[1], (one.control_ms or (0, 0))[1])
 
 
+def before(name: str) -> str:
+    """Return what an attack did before: memory in MB, stall and the writer's p99 in ms."""
+    for line in _BEFORE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > _BEFORE_CELLS and cells[1].partition(":")[0] == name:
+            peak, stall, attacked = cells[5], cells[6].partition(" ")[0], cells[8]
+            return f"{peak}, {stall}, {attacked.partition('/')[2].strip()}"
+    return "-"
+
+
 def row(name: str, one: Outcome | str) -> str:
     """Return an attack's line of the table; of one that failed, with the reason."""
     if isinstance(one, str):
-        return f"| {name}: {ATTACKS[name].what} | {ATTACKS[name].by} |{' - |' * 7} not run: {one} |"
+        return f"| {name}: {ATTACKS[name].what} | {ATTACKS[name].by} |{' - |' * 8} not run: {one} |"
     p50, p99 = one.quiet_ms
     attacked50, attacked99 = one.attacked_ms
     control = f"{one.control_ms[0]:.1f} / {one.control_ms[1]:.1f}" if one.control_ms else "-"
@@ -60,15 +72,16 @@ def row(name: str, one: Outcome | str) -> str:
         f"| {name}: {ATTACKS[name].what} | {one.by} | {one.sent_bytes / 1e6:.3g} MB "
         f"| {one.before_bytes // MB} | {one.peak_bytes // MB} "
         f"| {one.stall_s * 1000:.0f} ({one.wall_stall_s * 1000:.0f}) | {p50:.1f} / {p99:.1f} "
-        f"| {control} | {attacked50:.1f} / {attacked99:.1f} "
+        f"| {control} | {attacked50:.1f} / {attacked99:.1f} | {before(name)} "
         f"| {', '.join(misses(one)) or 'all kept'} |"
     )
 
 
 HEAD = """\
 | attack | by | sent | MB before | MB at the peak | longest stall, ms (by the wall) \
-| writer p50 / p99 quiet, ms | control, ms | under attack, ms | goals missed |
-|---|---|---|---|---|---|---|---|---|---|"""
+| writer p50 / p99 quiet, ms | control, ms | under attack, ms | before, as MB, stall, p99 \
+| goals missed |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def page(outcomes: dict[str, Outcome | str], seconds: float, mixed_seconds: float) -> str:
@@ -92,8 +105,9 @@ writer notices is the machine.
 The control says how much: its latency while another bookie of the machine is attacked in the same
 way.
 The quiet value in the goal is the larger one of both.
-What they did before a bookie weighed what they cause is in [limits-before.md](limits-before.md),
-and an hour of `mixed` in [limits-hour.md](limits-hour.md).
+The last column but one has what they did before a bookie weighed what they cause, on a busier
+machine, to 2,000 connections at most: memory at the peak, the longest stall and the writer's p99
+([limits-before.md](limits-before.md)); an hour of `mixed` in [limits-hour.md](limits-hour.md).
 
 {HEAD}
 {rows}
