@@ -123,7 +123,7 @@ REFUSED = {"PUT /api/v2/bookies/{bookie}/gc/hold": "refused-by-bookie"}
 
 @dataclass
 class Whole:
-    """A server on four bookies, one of them down, with all that the document's examples name."""
+    """A server on five bookies, one of them down, with all that the document's examples name."""
 
     cluster: LocalCluster
     http: httpx.AsyncClient
@@ -135,7 +135,7 @@ class Whole:
 async def whole(tmp_path):
     path = str(tmp_path / "tokens.json")
     secret, _ = TokenFile(path).add("root", Role.ADMIN, lifetime_s=None)
-    async with LocalCluster(bookies=4, processes=True) as cluster:
+    async with LocalCluster(bookies=5, processes=True) as cluster:
         uri = cluster.metadata_uri
         service = Service(
             ServiceOptions(

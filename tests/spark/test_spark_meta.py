@@ -17,7 +17,7 @@ from quorumbook.streams.transactions.application import Place
 from quorumbook.streams.transactions.nodes import TransactionNodes
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as long as the cluster
 def written(cluster, streams):
     """A ledger in the cluster, and a stream with a cursor."""
     streams.write("metered", [b"0"], [b"1", b"2"])

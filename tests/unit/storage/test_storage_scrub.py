@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,32 @@ async def test_a_compaction_leaves_what_is_known_to_be_damaged(tmp_path: Path) -
     await garbage.collect(minutes=0)
     assert [run.first_entry_id for run in await scrub.scrub.damaged_runs(1)] == [7]
     assert await world.ids(1) == [*range(7), *range(8, 20)]
+
+
+async def test_a_cycle_that_ends_while_somebody_looks_is_not_one_that_never_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    sizes = scrub.scrub.sizes
+    looks = 0
+
+    async def ends_meanwhile() -> dict[int, int]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await cycle
+        return await sizes()
+
+    monkeypatch.setattr(scrub.scrub, "sizes", ends_meanwhile)
+    cycle = asyncio.get_running_loop().create_task(scrub.cycle())
+    await asyncio.sleep(0)
+    seen = await scrub.scrubber.progress()
+    assert looks == 1
+    assert (seen.is_running, seen.finished_at_ms) == (True, None)
+    seen = await scrub.scrubber.progress()
+    assert not seen.is_running
+    assert seen.finished_at_ms is not None
 
 
 async def test_scrub_runs_by_itself_and_stops(tmp_path: Path) -> None:

@@ -127,11 +127,13 @@ class Scrubber:
         Raises:
             StorageError: The index cannot be read.
         """
+        # Before the position is read: a cycle that ends meanwhile still counts as under way, not as
+        # one that never was.
+        is_running = self._is_triggered or self._is_cycling
         position = self._at or await self._storage.read_position()
         sizes = await self._storage.sizes()
         done = sum(size for log, size in sizes.items() if log < position.entry_log_id)
         done += min(position.position, sizes.get(position.entry_log_id, 0))
-        is_running = self._is_triggered or self._is_cycling
         interval_s = self._options.interval_s
         return ScrubProgress(
             is_running=is_running,
