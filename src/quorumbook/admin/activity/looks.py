@@ -17,6 +17,7 @@ from quorumbook.admin.facts.bookies import BookieFacts, ask_all, known_bookies
 from quorumbook.admin.facts.verdict import fullest
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.writing.unwritten import STREAM_COMPONENT
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     MetadataFormatError,
@@ -177,7 +178,7 @@ async def _counts(bookies: Sequence[BookieFacts]) -> dict[BookieId, BookieCounts
 def _stream_of(metadata: LedgerMetadata) -> str:
     """Return the stream that a ledger says it belongs to, with its namespace; empty if none."""
     custom = metadata.custom_metadata
-    if custom.get("component") != b"stream":
+    if custom.get("component") != STREAM_COMPONENT:
         return ""
     parts = (custom.get("namespace", b""), custom.get("stream", b""))
     return "/".join(part.decode(errors="replace") for part in parts)

@@ -25,7 +25,7 @@ from typing import Protocol, Self
 
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import Context
-from quorumbook.client.writing.unwritten import UNWRITTEN
+from quorumbook.client.writing.unwritten import waits
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
 from quorumbook.ids import INVALID_ENTRY_ID, BookieId, LedgerId
@@ -137,8 +137,8 @@ async def create(
                     raise
                 continue
             is_ours = not await probe.finds_a_ledger()
-        if is_ours and asked and (UNWRITTEN in custom or _is_claim_due(context)):
-            is_ours = await take_key(context, made, password)
+        if is_ours and asked and (waits(custom) or _is_claim_due(context)):
+            is_ours = await _take_key(context, made, password)
         if is_ours:
             return made, version
         context.has_met_strangers = True
@@ -173,14 +173,11 @@ def _is_claim_due(context: Context) -> bool:
     return False
 
 
-async def take_key(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
+async def _take_key(context: Context, metadata: LedgerMetadata, password: bytes) -> bool:
     """Have the bookies of a new ledger know its key; return False if one of them knows another.
 
-    Those that authenticate are not asked, as they let no stranger make them know a ledger, nor
-    those of Java, whose readers a key without entries would end.
+    Those of Java are not asked, as a key without entries would end their readers.
     """
-    if context.options.auth_plugin:
-        return True
     assert metadata.digest_type is not None, "it was written just now"
     key = master_key(password)
     packet = digester(metadata.digest_type, password).lac_packet(

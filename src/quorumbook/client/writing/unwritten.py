@@ -1,11 +1,13 @@
 """Ledgers that one process creates and another one writes: a mark says that nobody has begun.
 
-Who takes the mark off is the ledger's writer.  The metadata store lets one do that.
+Who takes the mark off is the ledger's writer.  The metadata store lets one do that.  The ledgers
+of a stream wait for their first entry too: each is made before the one in front of it is full.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from quorumbook.client.context import Context, check_password
 from quorumbook.errors import LedgerClosedError, MetadataVersionConflict
@@ -14,6 +16,14 @@ from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 
 #: In the custom metadata of a ledger that waits for its writer.
 UNWRITTEN = "quorumbook.unwritten"
+#: The ``component`` that the custom metadata of a stream's ledger names.
+STREAM_COMPONENT = b"stream"
+
+
+def waits(custom_metadata: Mapping[str, bytes]) -> bool:
+    """Tell whether it may be long until a new ledger's first entry is written."""
+    is_of_stream = custom_metadata.get("component") == STREAM_COMPONENT
+    return is_of_stream or UNWRITTEN in custom_metadata
 
 
 def without_mark(metadata: LedgerMetadata) -> LedgerMetadata:

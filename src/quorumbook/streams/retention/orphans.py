@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from quorumbook.client.client import BookKeeper
+from quorumbook.client.writing.unwritten import STREAM_COMPONENT
 from quorumbook.errors import (
     MetadataFateUnknownError,
     MetadataVersionConflict,
@@ -115,7 +116,7 @@ class OrphanFinder:
         ledgers = [
             ledger
             async for ledger in self._namespace.client.list_ledgers(
-                custom_metadata={"component": b"stream", "namespace_id": identity},
+                custom_metadata={"component": STREAM_COMPONENT, "namespace_id": identity},
                 damaged=[],  # nobody knows whose these are, so they stay
             )
             if ledger.custom_metadata.keys() <= _KEYS

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quorumbook.client.context import client_context
-from quorumbook.client.writing.creation import take_key
 from quorumbook.client.writing.pending import Group, Watcher
+from quorumbook.client.writing.unwritten import STREAM_COMPONENT
 from quorumbook.client.writing.writer import (
     LedgerWriter,
     append_group,
@@ -314,7 +313,7 @@ class SegmentWriter:
     # Ledgers made ahead --------------------------------------------------------------------
 
     async def _allocate(self) -> None:
-        ledger = self._made = self._made or await self._make()
+        ledger = self._made = self._made or await self._create()
         state = self._state
         try:
             version = await self._nodes.set_allocation(ledger.id, state)
@@ -332,25 +331,12 @@ class SegmentWriter:
         if leftover is not None:
             await self._delete_ledger(leftover)
 
-    async def _make(self) -> LedgerWriter:
-        """Create a ledger whose key its bookies know: it may wait long for its first entry.
-
-        A segment whose ledger had somebody else's key could never be recovered.
-        """
-        client, password = client_context(self._context.client), self._context.password
-        while True:
-            ledger = await self._create()
-            if await take_key(client, ledger.metadata, password):
-                return ledger
-            await ledger.abort()
-            await self._delete_ledger(ledger.id)
-
     async def _create(self) -> LedgerWriter:
         policy, context = self._policy, self._context
         # Whose ledger it is, for people and for whoever looks for orphans.
         whose = {
             "application": b"quorumbook",
-            "component": b"stream",
+            "component": STREAM_COMPONENT,
             "namespace": self._nodes.paths.namespace.encode(),
             "namespace_id": await context.namespace_id(),
             "stream": context.name.encode(),

@@ -23,6 +23,7 @@ from collections import Counter
 from typing import Any
 
 from quorumbook.client.context import client_store
+from quorumbook.client.writing.unwritten import STREAM_COMPONENT
 from quorumbook.errors import (
     MetadataFormatError,
     NoSuchLedgerInMetadataError,
@@ -216,7 +217,7 @@ def _fragment_problems(metadata: LedgerMetadata) -> list[dict[str, Any]]:
 
 def _stream_of(metadata: LedgerMetadata, namespace: str) -> str | None:
     custom = metadata.custom_metadata
-    if custom.get("component") != b"stream" or custom.get("namespace") != namespace.encode():
+    if custom.get("component") != STREAM_COMPONENT or custom.get("namespace") != namespace.encode():
         return None
     return custom.get("stream", b"").decode(errors="backslashreplace")
 
