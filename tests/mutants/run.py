@@ -9,7 +9,8 @@
     new = '''what stands there instead'''
     test = "tests/unit/storage/test_storage_book.py::test_name"
 
-A test counts only if it passes on the sources as they are.  Ends with 1 if a bug survives.
+A test counts only if it passes on the sources as they are.  Ends with 1 if a bug survives.  The
+report keeps what it says of areas that are not asked for, and says of which bugs it knows nothing.
 
     python tests/mutants/run.py --only journal --report docs/reports/mutants.md
 """
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 #: A bug may make its test hang; pytest's own limit for a single test is below this.
 LIMIT_S = 600
 _KILLED = 1
+_UNKNOWN = "not tried"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Mutant:
     old: str
     new: str
     test: str
+
+    @property
+    def row(self) -> str:
+        """What the report says of it, up to what became of it."""
+        return f"| {self.area} | {self.what} | `{self.file.removeprefix('src/quorumbook/')}` |"
 
     @property
     def problem(self) -> str | None:
@@ -75,7 +82,8 @@ def run_tests(tests: Iterable[str], mutant: Mutant | None = None) -> int:
     """Run tests against a copy of the sources; return pytest's exit code."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
         sources = Path(directory) / "src"
-        shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
+        # With what is compiled: all but what is planted is taken as it is.
+        shutil.copytree(ROOT / "src", sources)
         if mutant is not None:
             mutant.plant(sources)
         command = [sys.executable, "-m", "pytest", "-x", "--no-header", *tests]
@@ -93,30 +101,41 @@ def run_tests(tests: Iterable[str], mutant: Mutant | None = None) -> int:
 def judge(mutant: Mutant) -> bool:
     """Plant a bug; tell whether its test failed."""
     code = run_tests([mutant.test], mutant)
-    print(f"{'killed  ' if code == _KILLED else 'SURVIVED'}  {mutant.area}: {mutant.what}")
+    word = "killed  " if code == _KILLED else "SURVIVED"
+    print(f"{word}  {mutant.area}: {mutant.what}", flush=True)
     return code == _KILLED
 
 
-def report_of(mutants: Sequence[Mutant], killed: Sequence[bool]) -> str:
-    """Return the report."""
-    rows = [
-        f"| {each.what} | `{each.file.removeprefix('src/quorumbook/')}` | "
-        f"{'killed by' if dead else '**survives**'} `{each.test.rpartition('::')[2]}` |"
-        for each, dead in zip(mutants, killed, strict=True)
-    ]
+def report_of(mutants: Sequence[Mutant], fates: Mapping[str, str]) -> str:
+    """Return the report; ``fates`` says by row what became of a bug."""
+    killed = sum(fate.startswith("killed") for fate in fates.values())
     return "\n".join(
         [
             "# Planted bugs",
             "",
-            f"`make mutants` planted {len(mutants)} bugs, one at a time, in a copy of the sources; "
-            f"{sum(killed)} were found by the test named beside them.",
+            f"`make mutants` plants {len(mutants)} bugs, one at a time, in a copy of the sources; "
+            f"{killed} were found by the test named beside them.",
             "",
-            "| bug | where | test |",
-            "|---|---|---|",
-            *rows,
+            "| area | bug | where | what became of it |",
+            "|---|---|---|---|",
+            *(f"{each.row} {fates[each.row]} |" for each in mutants),
             "",
         ]
     )
+
+
+def fates_of(report: Path, mutants: Sequence[Mutant]) -> dict[str, str]:
+    """Return what a report says became of each bug, by its row."""
+    lines = report.read_text(encoding="utf-8").splitlines() if report.is_file() else []
+    found = {row + " |": fate for row, _, fate in (line[:-2].rpartition(" | ") for line in lines)}
+    return {
+        each.row: fate if (fate := found.get(each.row, "")).endswith(_name(each)) else _UNKNOWN
+        for each in mutants
+    }
+
+
+def _name(mutant: Mutant) -> str:
+    return f"`{mutant.test.rpartition('::')[2]}`"
 
 
 def main() -> int:
@@ -125,20 +144,27 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
-    areas = {area for area in options.only.split(",") if area}
-    mutants = [each for each in all_mutants() if not areas or each.area in areas]
-    problems = [each.problem for each in mutants if each.problem]
-    if problems or not mutants:
+    known = all_mutants()
+    areas = set(options.only.split(",")) if options.only else {each.area for each in known}
+    problems = [each.problem for each in known if each.problem]
+    if problems or not areas <= {each.area for each in known}:
         print("\n".join(problems) or "no such area", file=sys.stderr)
         return 1
-    if code := run_tests(sorted({each.test for each in mutants})):
-        print(f"the tests fail without any bug (pytest ended with {code})", file=sys.stderr)
-        return 1
+    fates = fates_of(options.report, known) if options.report else {}
+    code = 0
     with ThreadPoolExecutor(options.workers) as pool:
-        killed = list(pool.map(judge, mutants))
-    if options.report:
-        options.report.write_text(report_of(mutants, killed), encoding="utf-8")
-    return 0 if all(killed) else 1
+        for area in sorted(areas):
+            mutants = [each for each in known if each.area == area]
+            if ended := run_tests(sorted({each.test for each in mutants})):
+                print(f"{area}: tests fail without any bug (pytest ended with {ended})")
+                code = 1
+                continue
+            for each, is_dead in zip(mutants, pool.map(judge, mutants), strict=True):
+                fates[each.row] = f"{'killed by' if is_dead else '**survives**'} {_name(each)}"
+                code |= not is_dead
+            if options.report:
+                options.report.write_text(report_of(known, fates), encoding="utf-8")
+    return code
 
 
 if __name__ == "__main__":
