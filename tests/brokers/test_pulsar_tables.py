@@ -15,7 +15,7 @@ from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String
 import quorumbook
 from brokers.pulsar_cluster import PulsarCluster, wait_until
 from brokers.topics import payload
-from doubles.spark import need_spark
+from doubles.spark import local_session, need_spark
 from quorumbook.pulsar import Topic
 from quorumbook.pulsar.topic import list_topics
 
@@ -36,23 +36,9 @@ LARGE = 6_000_000
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A session of its own: that of the tests of Spark is in another process."""
-    from quorumbook.spark.session import spark_session
-
     need_spark()
     directory = tmp_path_factory.mktemp("spark")
-    session = spark_session(
-        "quorumbook brokers",
-        master="local[2]",
-        configuration={
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "512m",
-            "spark.local.dir": str(directory / "local"),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        },
-    )
-    session.sparkContext.setLogLevel("ERROR")
+    session = local_session("quorumbook brokers", directory, {"spark.driver.memory": "512m"})
     yield session
     session.stop()
 

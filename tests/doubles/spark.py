@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,30 +33,50 @@ def need_spark() -> None:
         pytest.skip(str(missing))
 
 
-def mortal_session(name: str, directory: Path, **configuration: str) -> Any:
-    """Return a session with two executors, each a process, of which any number may be killed."""
+def made_session(
+    name: str, directory: Path, configuration: Mapping[str, str], *, master: str, log_level: str
+) -> Any:
+    """Return a session that only this machine reaches, with its files in a directory."""
     from quorumbook.spark import spark_session
 
     session = spark_session(
         name,
-        master="local-cluster[2,1,700]",
+        master=master,
         configuration={
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(directory / "local"),
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            **configuration,
+        },
+    )
+    session.sparkContext.setLogLevel(log_level)
+    return session
+
+
+def mortal_session(name: str, directory: Path, **configuration: str) -> Any:
+    """Return a session with two executors, each a process, of which any number may be killed."""
+    return made_session(
+        name,
+        directory,
+        {
             "spark.executor.memory": "700m",
             "spark.executor.extraJavaOptions": LEAN_JAVA,
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.task.maxFailures": "50",
             "spark.stage.maxConsecutiveAttempts": "50",
             "spark.excludeOnFailure.enabled": "false",
-            "spark.local.dir": str(directory / "local"),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
             **configuration,
         },
+        master="local-cluster[2,1,700]",
+        log_level="OFF",
     )
-    session.sparkContext.setLogLevel("OFF")
-    return session
+
+
+def local_session(name: str, directory: Path, configuration: Mapping[str, str]) -> Any:
+    """Return a session of two tasks at once in this process's JVM."""
+    return made_session(name, directory, configuration, master="local[2]", log_level="ERROR")
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -10,7 +10,7 @@ from spark_helpers import Streams, let_go, read_tasks
 
 from doubles.clusters import local_cluster
 from doubles.s3_server import CREDENTIALS, Bucket, S3Server
-from doubles.spark import need_spark
+from doubles.spark import local_session, need_spark
 from quorumbook.testing import LocalCluster
 from quorumbook.zookeeper_server import ZooKeeperServer
 
@@ -29,20 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Return the session; a missing Java skips, except in CI."""
-    from quorumbook.spark.session import spark_session
-
     need_spark()
-    directory = tmp_path_factory.mktemp("spark")
-    session = spark_session(
+    session = local_session(
         "quorumbook tests",
-        master="local[2]",
-        configuration={
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+        tmp_path_factory.mktemp("spark"),
+        {
             "spark.driver.memory": "1g",
-            "spark.local.dir": str(directory / "local"),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
             "spark.sql.streaming.metricsEnabled": "false",
@@ -53,7 +45,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             **{f"spark.executorEnv.{name}": value for name, value in CREDENTIALS.items()},
         },
     )
-    session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
 

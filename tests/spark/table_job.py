@@ -115,3 +115,10 @@ class TableJob:
 
     def sink_all(self, *names, **options):
         return follow(self.connection, self.sink(*names, **options))
+
+    def words(self, table=""):
+        """Return the command's words, all but those that say what is copied and how."""
+        return [
+            "spark", "lake-sink", "--metadata", self.cluster.metadata_uri,
+            "--namespace", self.path, "--table", table or self.location,
+        ]  # fmt: skip

@@ -137,21 +137,12 @@ def test_a_file_with_a_gap_is_none(cluster, tmp_path, monkeypatch):
 def test_a_dry_run_makes_no_table(cluster, tmp_path, kind):
     table_job = TableJob(cluster, tmp_path, kind)
     table_job.write("a", [b"0"])
-    words = [
-        "spark",
-        "lake-sink",
-        "--metadata",
-        cluster.metadata_uri,
-        "--namespace",
-        table_job.path,
-    ]
-    words += ["--from", "stream:a", "--format", kind, "--dry-run", "--json-report", "-", "--table"]
-    if kind == "iceberg":
-        words += ["db.events"]
+    is_iceberg = kind == "iceberg"
+    words = table_job.words("db.events" if is_iceberg else "")
+    words += ["--from", "stream:a", "--format", kind, "--dry-run", "--json-report", "-"]
+    if is_iceberg:
         for key, value in table_job.catalog.items():
             words += ["--catalog", f"{key}={value}"]
-    else:
-        words += [table_job.location]
     assert main(words) == 0
     assert [path for path in tmp_path.rglob("*") if path.is_dir() or path.stat().st_size] == []
 
@@ -220,9 +211,7 @@ def test_the_command_copies_and_goes_on(spark, cluster, tmp_path, capsys):
     def run(*words):
         report_path.unlink(missing_ok=True)
         code = main(
-            ["spark", "lake-sink",
-             "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
-             "--from", "stream:a", "--table", table_job.location, "--json-report", str(report_path),
+            [*table_job.words(), "--from", "stream:a", "--json-report", str(report_path),
              "--state-dir", str(tmp_path / "jobs"), *words]
         )  # fmt: skip
         return code, json.loads(report_path.read_text()) if report_path.exists() else None

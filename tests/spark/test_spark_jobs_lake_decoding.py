@@ -258,10 +258,7 @@ def test_rows_are_by_name_whatever_order_a_version_had():
 def test_the_command_says_what_does_not_fit_together(cluster, tmp_path, capsys):
     table_job = TableJob(cluster, tmp_path, "parquet")
     table_job.write("a", [b"\xff"])
-    words = [
-        "spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
-        "--table", table_job.location, "--state-dir", str(tmp_path / "jobs"), "--dry-run",
-    ]  # fmt: skip
+    words = [*table_job.words(), "--state-dir", str(tmp_path / "jobs"), "--dry-run"]
     for more, what in (
         (["--from", "stream:a", "--dead-letters", "d"], "need --decode"),
         (["--from", "stream:a", "--bad-records", "drop"], "need --decode"),

@@ -188,10 +188,7 @@ def test_the_command_merges(spark, cluster, streams, tmp_path, capsys):
     table_job = TableJob(cluster, tmp_path, "parquet")
     write(table_job, "a", (b"k", b"1"), (b"k", b"2"), (b"l", b"1"), (b"l", b""))
     assert spark is not None
-    words = [
-        "spark", "lake-sink", "--metadata", cluster.metadata_uri, "--namespace", table_job.path,
-        "--from", "stream:a", "--table", table_job.location, "--state-dir", str(tmp_path),
-    ]  # fmt: skip
+    words = [*table_job.words(), "--from", "stream:a", "--state-dir", str(tmp_path)]
     assert main([*words, "--upsert", "--json-report", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["batches"] == 1
     assert content(table_job) == [("a", b"k", b"2")]

@@ -396,15 +396,7 @@ def test_a_dry_run_changes_nothing_wherever_a_job_was_killed(
     before = {key: bucket.read(key) for key in bucket.objects()}
     files = committed_files(table_job.location)
     report = tmp_path / "report.json"
-    words = [
-        "spark",
-        "lake-sink",
-        "--metadata",
-        cluster.metadata_uri,
-        "--namespace",
-        table_job.path,
-    ]
-    words += ["--from", "stream:a", "--table", table_job.location, "--json-report", str(report)]
+    words = [*table_job.words(), "--from", "stream:a", "--json-report", str(report)]
     assert main([*words, "--dry-run"]) == 0
     assert json.loads(report.read_text())["units"] == (0 if is_decided else 1)
     assert {key: bucket.read(key) for key in bucket.objects()} == before
