@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
-from tools import release  # noqa: E402 - the path comes first
+from tools import long_description, release  # noqa: E402 - the path comes first
 
 #: What CI has no time for: 40 to 450 MB each, or built from C. `make release` tries them.
 LARGE = {"spark", "delta", "iceberg", "arrow", "kerberos"}
@@ -68,6 +69,30 @@ def test_the_wheel_has_every_module_and_the_files_of_deployments(built):
     assert deployed <= held
     assert not [name for name in held if name.startswith(("tests", "tools", "docs"))]
     assert f"Version: {release.version()}\n" in said
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    address = release.addresses((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert said.endswith(long_description.described(readme, address.get("Repository")))
+
+
+#: What follows a link's words: a file beside the README, which an index does not have.
+RELATIVE = re.compile(r"\]\((?!https://)")
+
+
+def test_no_link_of_the_readme_is_dead_on_a_package_index():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert RELATIVE.search(readme)
+    without = long_description.described(readme, None)
+    assert not RELATIVE.search(without)
+    assert "[" not in without.partition("## Install")[0]  # nor the picture's words
+    assert "- Tutorials: a quarter of an hour each" in without
+    address = "https://code.example.org/us/quorumbook"
+    found = long_description.described(readme, address)
+    assert not RELATIVE.search(found)
+    assert f"nothing is lost]({address}/raw/HEAD/docs/images/demo.svg)" in found
+    for file in re.findall(rf"\({address}/(?:blob|raw)/HEAD/([^)#]+)", found):
+        assert (ROOT / file).exists(), file
+    elsewhere = "[a](https://example.org/x) [b](#install)"
+    assert long_description.described(elsewhere, None) == elsewhere
 
 
 def test_the_sdist_has_what_a_build_and_the_tests_need(built):
