@@ -219,7 +219,8 @@ class BookKeeper(TabularCluster, Closing):
                 labels (with the option ``opportunistic_striping``: fewer than
                 ``write_quorum_size``), or they cannot be spread as the placement policy enforces.
             LedgerExistsError: there is a ledger of the given id.
-            LocalProtocolError: the sizes contradict each other, or the placement policy.
+            ConfigError: a size is out of bounds, or does not fit the others.
+            LocalProtocolError: the sizes contradict the placement policy.
         """
         own = with_keywords(self._options, options, bookie_labels)
         shape = Shape(ensemble_size, write_quorum_size, ack_quorum_size)

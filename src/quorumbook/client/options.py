@@ -201,12 +201,16 @@ class NewLedgerOptions(Options):
 
     def check_together(self) -> None:
         """Refuse quorums that do not fit into each other."""
-        if not self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
-            raise ConfigError(
-                f"client.ack_quorum_size ({self.ack_quorum_size}) <= client.write_quorum_size"
-                f" ({self.write_quorum_size}) <= client.ensemble_size ({self.ensemble_size})"
-                " does not hold"
-            )
+        for small, large in _DESCENDING:
+            value, most = getattr(self, small), getattr(self, large)
+            if value > most:
+                raise ConfigError(
+                    f"client.{small}: {value} ({small}=) is out of bounds"
+                    f" (1 to client.{large}, which is {most})"
+                )
+
+
+_DESCENDING = (("ack_quorum_size", "write_quorum_size"), ("write_quorum_size", "ensemble_size"))
 
 
 def with_keywords(

@@ -134,7 +134,16 @@ class Settings:
             ConfigError: values contradict each other.
         """
         values = {each.name: self[each.key].value for each in kind.declared()}
-        return kind.of({**values, **more})
+        try:
+            return kind.of({**values, **more})
+        except ConfigError as error:
+            raise ConfigError(self._from_where(kind, str(error))) from None
+
+    def _from_where(self, kind: type[Options], message: str) -> str:
+        """Name the sources of values in a message of ``kind``, which knows them as keywords."""
+        for each in kind.declared():
+            message = message.replace(f"({each.name}=)", f"({self[each.key].source})")
+        return message
 
     def replaced(self, key: str, raw: object, source: str) -> Settings:
         """Return a copy in which one option has another value, as a command's own option asks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -331,13 +332,26 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     assert ClientOptions.of({"lac_delay_s": 0}).lac_delay_s == 0
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 3), (2, 3, 2), (3, 3, 0), (0, 0, 0)])
-async def test_sizes_that_contradict_each_other_are_refused(shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "refused"),
+    [
+        ({"ack_quorum_size": 9}, "client.ack_quorum_size: 9 (ack_quorum_size=) is out of bounds"
+         " (1 to client.write_quorum_size, which is 3)"),
+        ({"ensemble_size": 2}, "client.write_quorum_size: 3 (write_quorum_size=) is out of bounds"
+         " (1 to client.ensemble_size, which is 2)"),
+        ({"ack_quorum_size": 0}, "client.ack_quorum_size: 0 (ack_quorum_size=) is out of bounds"
+         " (1 to 1024)"),
+        ({"ensemble_size": "x"}, "client.ensemble_size: 'x' (ensemble_size=) is not an integer"),
+    ],
+)  # fmt: skip
+async def test_a_refused_size_is_named_with_its_bounds_and_source(
+    sizes: dict[str, Any], refused: str
+) -> None:
     async with mock_cluster(3) as cluster, cluster.connect() as bk:
-        with pytest.raises(LocalProtocolError, match="descending"):
-            await bk.create_ledger(
-                ensemble_size=shape[0], write_quorum_size=shape[1], ack_quorum_size=shape[2]
-            )
+        for create in (bk.create_ledger, bk.create_unwritten_ledger):
+            with pytest.raises(ConfigError) as caught:
+                await create(**sizes)
+            assert str(caught.value) == refused
 
 
 async def test_a_client_awaited_or_entered_is_started_once() -> None:

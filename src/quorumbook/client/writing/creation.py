@@ -25,6 +25,7 @@ from typing import Protocol, Self
 
 from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import Context
+from quorumbook.client.options import NewLedgerOptions
 from quorumbook.client.writing.unwritten import waits
 from quorumbook.env import logger, patience
 from quorumbook.errors import LedgerExistsError, LocalProtocolError, NotEnoughBookiesError
@@ -99,12 +100,13 @@ async def create(
         may_shrink: Where bookies are few, a smaller ensemble will do, down to the write quorum.
 
     Raises:
-        LocalProtocolError: the shape or the id is impossible.
+        ConfigError: a size is out of bounds, or does not fit the others.
+        LocalProtocolError: the id is impossible, or the shape for the placement policy.
         NotEnoughBookiesError: too few bookies take writes, or too few of those with the labels.
         LedgerExistsError: there is a ledger of the given id, or a bookie knows the reserved one, or
             very many new ones.
     """
-    shape.check()
+    NewLedgerOptions(**dataclasses.asdict(shape))  # refuses it, or does nothing
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
         raise LocalProtocolError(f"a ledger id must be between 0 and 2**63 - 1, not {ledger_id}")
     custom = dict(custom_metadata)

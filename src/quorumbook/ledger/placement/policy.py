@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar, TypeAlias
 
-from quorumbook.errors import LocalProtocolError
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.location import DEFAULT_RACK
 from quorumbook.ledger.placement.schedule import write_set
@@ -51,15 +50,6 @@ class Shape:
     def of(cls, metadata: LedgerMetadata) -> Shape:
         """Return the shape of a ledger."""
         return cls(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
-
-    def check(self) -> None:
-        """Raise LocalProtocolError if the sizes contradict each other."""
-        if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
-            raise LocalProtocolError(
-                f"ensemble size {self.ensemble_size}, write quorum size {self.write_quorum_size} "
-                f"and ack quorum size {self.ack_quorum_size} must be in descending order, down "
-                "to 1"
-            )
 
     def write_sets(self) -> list[tuple[int, ...]]:
         """Return the positions of every write set, those around the end included."""
