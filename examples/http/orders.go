@@ -4,28 +4,27 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
 	"os"
+	"strings"
 )
 
-type object = map[string]any
-
-func post(path string, body object) (found struct {
-	Detail       string
+type answer struct {
+	Detail       string // why it was refused
 	Appended     []struct{ Duplicate bool }
 	Records      []struct{ ID, Text string }
 	Acknowledged int
-}) {
-	data, _ := json.Marshal(body)
-	request, _ := http.NewRequest("POST", os.Args[1]+"/api/v2/streams"+path, bytes.NewReader(data))
+}
+
+func post(path, body string) (found answer) {
+	request, _ := http.NewRequest("POST", os.Args[1]+"/api/v2/streams"+path, strings.NewReader(body))
 	request.Header = http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer " + os.Getenv("TOKEN")}}
-	answer, err := http.DefaultClient.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err == nil {
-		err = json.NewDecoder(answer.Body).Decode(&found)
+		err = json.NewDecoder(response.Body).Decode(&found)
 	}
 	if err != nil || found.Detail != "" {
 		log.Fatal(err, found.Detail)
@@ -34,13 +33,12 @@ func post(path string, body object) (found struct {
 }
 
 func main() {
-	post("", object{"name": "orders", "partitions": 2, "exist_ok": true})
-	order := object{"records": []object{{"json": object{"from": "go"}}}}
-	fmt.Println("duplicate:", post("/orders/records?partition=0&producer=go&sequence=0", order).Appended[0].Duplicate)
-	ids := []string{}
-	for _, record := range post("/orders/groups/go/records", object{"member": "one", "wait_s": 10}).Records {
+	post("", `{"name": "orders", "partitions": 2, "exist_ok": true}`)
+	order := post("/orders/records?partition=0&producer=go&sequence=0", `{"records": [{"json": {"from": "go"}}]}`)
+	fmt.Println("duplicate:", order.Appended[0].Duplicate)
+	for _, record := range post("/orders/groups/go/records", `{"member": "one", "wait_s": 10}`).Records {
 		fmt.Println(record.Text)
-		ids = append(ids, record.ID)
+		done := post("/orders/groups/go/ack", fmt.Sprintf(`{"member": "one", "ids": [%q]}`, record.ID))
+		fmt.Println("acknowledged:", done.Acknowledged)
 	}
-	fmt.Println("acknowledged:", post("/orders/groups/go/ack", object{"member": "one", "ids": ids}).Acknowledged)
 }
