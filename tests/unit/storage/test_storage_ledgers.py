@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from doubles.inside import opened
 from doubles.storage_world import World, run_of
+from quorumbook.storage.checkpoint import begun
 from quorumbook.storage.states.ledgers import LedgerHandle
 
 
@@ -60,8 +63,8 @@ def test_readers_are_woken_in_the_order_in_which_they_came() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-async def test_a_ledger_above_all_others_is_new_without_a_look_at_the_index(tmp_path: Path) -> None:
-    """Ids ascend, so this is the first add of nearly every ledger; below, the index is asked."""
+async def test_a_ledger_that_is_new_here_is_not_looked_for_in_the_index(tmp_path: Path) -> None:
+    """This is the first add of nearly every ledger; of others the index is asked."""
     world = World(tmp_path)
     await world.start()
     await world.append(run_of(5, [0]))
@@ -70,18 +73,36 @@ async def test_a_ledger_above_all_others_is_new_without_a_look_at_the_index(tmp_
     await world.start()
     looked: list[int] = []
     index = opened(world.storage).loop_index
-    state = index.ledger_state
+    state, was_deleted = index.ledger_state, index.was_deleted
     index.ledger_state = lambda ledger_id: looked.append(ledger_id) or state(ledger_id)  # type: ignore[method-assign,func-returns-value]
-    await world.append(run_of(10, [0]))
-    await world.append(run_of(12, [0]))
+    index.was_deleted = lambda ledger_id: looked.append(ledger_id) or was_deleted(ledger_id)  # type: ignore[method-assign,func-returns-value]
+    # Not in order: a client has bookies know the key of one of its newest ledgers first.
+    for ledger_id in (10, 1000, 11, 999):
+        await world.append(run_of(ledger_id, [0]))
     assert looked == []
-    await world.append(run_of(11, [0]))
     handle = world.storage.handle(9)
     assert handle is not None
     assert handle.is_in_limbo
     assert world.storage.handle(6) is None
-    assert looked == [11, 9, 6]
+    assert looked == [9, 9, 6]
+    await world.storage.delete_ledgers([11, 12])
+    assert [world.handle(each).was_deleted for each in (11, 12, 13)] == [True, True, False]
     await world.storage.stop()
+
+
+def test_of_the_ledgers_that_began_the_highest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(begun, "_REMEMBERED_MAX", 8)
+    ledgers = begun.BegunLedgers(100)
+    began = [*range(101, 117, 2), 1000, *range(117, 150, 2)]
+    for ledger_id in began:
+        ledgers.add(ledger_id)
+        assert all(map(ledgers.may_have, (1, 100, *began[: began.index(ledger_id) + 1])))
+    assert not any(map(ledgers.may_have, range(146, 1000, 2)))
+    assert not ledgers.may_have(1001)
+    # What is below is asked for, be it new: nobody remembers it.
+    assert ledgers.may_have(102)
 
 
 def test_a_rise_looks_at_nobody_whom_it_does_not_wake() -> None:

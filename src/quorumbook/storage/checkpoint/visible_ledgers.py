@@ -18,6 +18,7 @@ from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.layers import Caches
 from quorumbook.storage.cache.write import WriteCache
+from quorumbook.storage.checkpoint.begun import BegunLedgers
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint
 from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.journal.marks import Marks
@@ -51,8 +52,7 @@ class VisibleLedgers:
         self._caches = caches
         self._wall_ms = wall_ms
         self.table = LedgerTable(limit=max_idle_handles, loader=self._load)
-        #: No ledger above this one is in the index, or will be before ``create`` has made it.
-        self._highest_id = index.highest_ledger_id()
+        self._begun = BegunLedgers(index.highest_ledger_id())
         #: Deleted ledgers that the index does not know of yet, and when; None: only emptied.
         self._deleted: dict[LedgerId, int | None] = {}
         self._deleting: dict[LedgerId, int | None] = {}
@@ -61,8 +61,7 @@ class VisibleLedgers:
         self.checkpoints = 0
 
     def _load(self, ledger_id: LedgerId) -> LedgerHandle | None:
-        if ledger_id > self._highest_id:
-            # Ids ascend, so the first add of a new ledger needs no look at the index.
+        if not self._begun.may_have(ledger_id):
             return None
         if ledger_id in self._deleted or ledger_id in self._deleting:
             return None
@@ -84,12 +83,12 @@ class VisibleLedgers:
         """Make the handle of a new ledger."""
         was_deleted = self._was_deleted(ledger_id)
         handle = LedgerHandle(ledger_id, master_key, key_needed=key_needed, was_deleted=was_deleted)
-        self._highest_id = max(self._highest_id, ledger_id)
+        self._begun.add(ledger_id)
         self.table.add(handle)
         return handle
 
     def _was_deleted(self, ledger_id: LedgerId) -> bool:
-        if ledger_id > self._highest_id:
+        if not self._begun.may_have(ledger_id):
             return False
         for pending in (self._deleted, self._deleting):
             if pending.get(ledger_id) is not None:
@@ -166,6 +165,7 @@ class VisibleLedgers:
             self._caches.active.remove_ledger(ledger_id)
             self._caches.read.drop_ledger(ledger_id)
             self._deleted[ledger_id] = at_ms
+            self._begun.add(ledger_id)
         return gone
 
     def empty(self, ledger_ids: Iterable[LedgerId]) -> list[LedgerHandle]:
