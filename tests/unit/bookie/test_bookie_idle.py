@@ -121,7 +121,7 @@ async def test_who_waits_for_something_is_not_idle(ask: Callable[[RawClient], No
         storage.held_reads = []
         ask(client)
         # It is cut while something is under way.
-        await until(lambda: connection._is_at_work or bool(connection.long_polls))
+        await until(lambda: connection.is_at_work or bool(connection.long_polls))
         _minutes_pass(server, connection, 30)
         assert not connection.is_closing
 

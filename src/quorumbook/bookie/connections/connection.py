@@ -33,22 +33,12 @@ from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES
 from quorumbook.bookie.connections.home import Home
 from quorumbook.bookie.connections.limits import place_of
-from quorumbook.bookie.connections.loop_turns import (
-    TurnsBelow,
-    Weight,
-)
-from quorumbook.bookie.connections.time_limits import TimeLimits
+from quorumbook.bookie.connections.loop_turns import TurnsBelow, Weight
+from quorumbook.bookie.connections.time_limits import PeerVerdict, TimeLimits
 from quorumbook.env import logger
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.protocol.request_decoder import RequestDecoder
-from quorumbook.protocol.requests import (
-    BatchRead,
-    ListEntries,
-    Read,
-    ReadLAC,
-    ReadRun,
-    Request,
-)
+from quorumbook.protocol.requests import BatchRead, ListEntries, Read, ReadLAC, ReadRun, Request
 
 _log = logger("bookie.connection")
 
@@ -62,36 +52,15 @@ ADDS, READS, ANSWERS, STOPPING, BEHIND, FRAME = 1, 2, 4, 8, 16, 32
 _JOIN_BYTES_MAX = 128 * 1024
 
 
-class BookieConnection(TimeLimits, asyncio.Protocol):
+class BookieConnection(asyncio.Protocol):
     """A client's connection; used on the event loop only."""
 
     __slots__ = (
-        "_answers",
-        "_answers_bytes",
-        "_close_by_ns",
-        "_closing",
-        "_decoder",
-        "_frame_since_ns",
-        "_has_large_frame",
-        "_is_forgotten",
-        "_is_unread",
-        "_owner",
-        "_paused_for",
-        "_pending_bytes",
-        "_sent_bytes",
-        "_transport",
-        "add_bytes",
-        "address",
-        "gate",
-        "is_open",
-        "is_pumping",
-        "long_polls",
-        "peer",
-        "read_bytes",
-        "read_size_estimate",
-        "reads",
-        "unsettled",
-    )
+        "_answers", "_answers_bytes", "_closing", "_decoder", "_has_large_frame", "_is_forgotten",
+        "_is_unread", "_limits", "_may_go", "_owner", "_paused_for", "_pending_bytes",
+        "_sent_bytes", "_transport", "add_bytes", "address", "gate", "is_open", "is_pumping",
+        "long_polls", "peer", "read_bytes", "read_size_estimate", "reads", "unsettled",
+    )  # fmt: skip
 
     def __init__(self, owner: Home[BookieConnection]) -> None:
         self._owner = owner
@@ -101,20 +70,13 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         self._paused_for = 0
         self._pending_bytes = 0
         self._closing = False
-        self._has_asked = False
         self._has_large_frame = False
-        self._idle_since_ns = owner.env.clock.now_ns()
         self._is_forgotten = False
         self._is_unread = False
         #: It is unproven, or rests: another one may get its place.
         self._may_go = True
-        #: How often it was looked at since it asked for something.
-        self._quiet_looks = 0
-        self._close_by_ns = 0
-        self._frame_since_ns = 0
+        self._limits = TimeLimits(owner.options, owner.env.clock.now_ns())
         self._sent_bytes = 0
-        self._taken_bytes = 0
-        self._progress_ns = 0
         self.is_open = False
         #: Where its peer is, and what messages call it: by its name too, once it has proven it.
         self.address = self.peer = "?"
@@ -218,10 +180,10 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
             owner.count_partial_frame(self, self._pending_bytes, pending)
             self._pending_bytes = pending
         if not pending:
-            self._frame_since_ns = 0
+            self._limits.has_finished_frame()
             return
-        if has_requests or not self._frame_since_ns:
-            self._frame_since_ns = owner.env.clock.now_ns()
+        if has_requests or not self.frame_since_ns:
+            self._limits.finish_frame_by(owner.env.clock.now_ns())
             if self._may_go and self._is_proven():
                 self._stays()
         frame_bytes = decoder.frame_bytes
@@ -243,7 +205,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         if requests and self.gate is not None:
             requests = self.gate.admit(requests, self._decoder.pending_bytes)
         if requests:
-            self._has_asked = True
+            self._limits.ask()
             if self._may_go:
                 self._stays()
             self._owner.handler.handle(self, requests)
@@ -258,7 +220,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Answers pile up: begin nothing more for this peer."""
-        self._progress_ns = self._owner.env.clock.now_ns()
+        self._limits.take_by(self._owner.env.clock.now_ns())
         self.pause(ANSWERS)
 
     def resume_writing(self) -> None:
@@ -321,6 +283,56 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
     def limit_frames(self, size_bytes: int) -> None:
         """Refuse larger frames from now on."""
         self._decoder.max_frame_bytes = size_bytes
+
+    # Called by those who look after all connections
+
+    def check(self, now_ns: int) -> None:
+        """Give the peer up if it is over a time limit; called every now and then."""
+        if self.gate is not None and not self._closing and self.gate.is_overdue(now_ns):
+            self._give_up_slow("it has not authenticated, or not switched to TLS, in time")
+            return
+        verdict = self._limits.look(
+            now_ns, self._sent_bytes - self._transport.get_write_buffer_size(),
+            must_take=self.waits_for_peer, may_send=self.is_read, is_at_work=self.is_at_work,
+            has_polls=bool(self.long_polls),
+        )  # fmt: skip
+        if verdict is PeerVerdict.UNREAD or verdict is PeerVerdict.UNFINISHED:
+            self._give_up_slow(verdict.value)
+        elif verdict is PeerVerdict.UNCLOSED:
+            self.give_up(verdict.value)
+        elif verdict is PeerVerdict.IDLE:
+            self._owner.metrics.connections_idle += 1
+            _log.info("closing the connection of %s: %s", self.peer, verdict.value)
+            self.close()
+        elif verdict is PeerVerdict.RESTS and not self._may_go:
+            self._may_go = True
+            self._owner.places.rest(self)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Tell whether something is under way for its peer, or its peer is in the midst of asking.
+
+        Answers that it does not take, and polls that wait for news, are no work.
+        """
+        return bool(
+            self.add_bytes or self.unsettled or self.reads or self.read_bytes
+            or self._pending_bytes or self._paused_for or self._answers_bytes
+        )  # fmt: skip
+
+    @property
+    def is_read(self) -> bool:
+        """Tell whether its peer could send more: no limit stands in the way."""
+        return not self._paused_for
+
+    @property
+    def frame_since_ns(self) -> int:
+        """When the frame that is incomplete was begun; 0 if there is none."""
+        return self._limits.frame_since_ns
+
+    @property
+    def pending_frame_bytes(self) -> int:
+        """Bytes of the frame that is incomplete; none of a connection that is being cut."""
+        return 0 if self._closing else self._pending_bytes
 
     # Called by those who carry out requests
 
@@ -450,8 +462,8 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
                 self._queue(self._decoder.pending_bytes)
             if not self._paused_for and self.is_open and not self._closing:
                 # While it was not read, its peer could not finish a frame.
-                if self._frame_since_ns:
-                    self._frame_since_ns = self._owner.env.clock.now_ns()
+                if self.frame_since_ns:
+                    self._limits.finish_frame_by(self._owner.env.clock.now_ns())
                 self._transport.resume_reading()
 
     def close(self) -> None:
@@ -459,8 +471,7 @@ class BookieConnection(TimeLimits, asyncio.Protocol):
         if not self._closing and self.is_open:
             self.flush()
             self._closing = True
-            options = self._owner.options
-            self._close_by_ns = self._owner.env.clock.now_ns() + int(options.answer_timeout_s * 1e9)
+            self._limits.close_by(self._owner.env.clock.now_ns())
             self._transport.close()
 
     def give_up(self, why: str) -> None:

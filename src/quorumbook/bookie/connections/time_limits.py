@@ -1,136 +1,103 @@
 """How long a connection bears with its peer.
 
-It gives a peer up that never reads its answers, begins a frame and never finishes it, does not
-authenticate, or does not close; one that asks for nothing may be closed, or lose its place.
+A peer is given up that never reads its answers, begins a frame and never finishes it, or does not
+let itself be closed; one that asks for nothing may be closed, or lose its place.  How long it may
+take to authenticate is in ``admission.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from enum import Enum
 
-from quorumbook.bookie.connections.admission import AdmissionGate
-from quorumbook.bookie.connections.home import Home
-from quorumbook.env import logger
+from quorumbook.bookie.options import BookieOptions
 
-_log = logger("bookie.connection")
 #: Who asks for nothing for so long, looked at every second, rests: another may get its place.
 _LOOKS_OF_REST = 5
 
 
+class PeerVerdict(Enum):
+    """What becomes of a peer; of one that is given up, why."""
+
+    STAYS = "it is at work"
+    RESTS = "it asks for nothing"
+    IDLE = "it is idle"
+    UNREAD = "it does not read its answers"
+    UNFINISHED = "it began a frame and never finished it"
+    UNCLOSED = "it does not let itself be closed"
+
+
 class TimeLimits:
-    """The part of ``BookieConnection`` that looks at the clock; the connection has the state."""
+    """What one connection's peer has done by when."""
 
     __slots__ = (
-        "_has_asked",
-        "_idle_since_ns",
-        "_may_go",
-        "_progress_ns",
-        "_quiet_looks",
-        "_taken_bytes",
-    )
+        "_close_by_ns", "_has_asked", "_idle_since_ns", "_options", "_progress_ns", "_quiet_looks",
+        "_taken_bytes", "frame_since_ns",
+    )  # fmt: skip
 
-    _owner: Home[Any]
-    _transport: asyncio.Transport
-    _answers_bytes: int
-    _close_by_ns: int
-    _closing: bool
-    _frame_since_ns: int
-    _has_asked: bool
-    _idle_since_ns: int
-    _may_go: bool
-    _paused_for: int
-    _pending_bytes: int
-    _progress_ns: int
-    _quiet_looks: int
-    _sent_bytes: int
-    _taken_bytes: int
-    add_bytes: int
-    gate: AdmissionGate | None
-    long_polls: dict[object, None]
-    peer: str
-    read_bytes: int
-    reads: deque[Any]
-    unsettled: int
+    def __init__(self, options: BookieOptions, now_ns: int) -> None:
+        """Begin with a peer that has just connected."""
+        self._options = options
+        self._has_asked = False
+        self._idle_since_ns = now_ns
+        #: How often it was looked at since it asked for something.
+        self._quiet_looks = 0
+        self._close_by_ns: int | None = None
+        self._taken_bytes = 0
+        self._progress_ns = 0
+        #: When the frame that is incomplete was begun; 0 if there is none.
+        self.frame_since_ns = 0
 
-    if TYPE_CHECKING:
+    def ask(self) -> None:
+        """The peer has asked for something."""
+        self._has_asked = True
 
-        @property
-        def waits_for_peer(self) -> bool: ...  # noqa: D102 - the connection has it
-        def close(self) -> None: ...  # noqa: D102 - likewise
-        def give_up(self, why: str) -> None: ...  # noqa: D102 - likewise
-        def _give_up_slow(self, why: str) -> None: ...
+    def take_by(self, now_ns: int) -> None:
+        """The peer has answers to take from now on."""
+        self._progress_ns = now_ns
 
-    def check(self, now_ns: int) -> None:
-        """Give the peer up if it is over a time limit; called every now and then."""
-        options = self._owner.options
-        limit_ns = int(options.answer_timeout_s * 1e9)
-        if self._closing:
-            if now_ns > self._close_by_ns:
-                self.give_up("it does not let itself be closed")
-            return
-        taken_bytes = self._sent_bytes - self._transport.get_write_buffer_size()
+    def close_by(self, now_ns: int) -> None:
+        """The peer has been told the end."""
+        self._close_by_ns = now_ns + int(self._options.answer_timeout_s * 1e9)
+
+    def finish_frame_by(self, now_ns: int) -> None:
+        """The peer has a frame to finish, from now on."""
+        self.frame_since_ns = now_ns
+
+    def has_finished_frame(self) -> None:
+        """The peer has no frame to finish."""
+        self.frame_since_ns = 0
+
+    def look(
+        self, now_ns: int, taken_bytes: int, *,
+        must_take: bool, may_send: bool, is_at_work: bool, has_polls: bool,
+    ) -> PeerVerdict:  # fmt: skip
+        """Return what becomes of the peer; called every now and then.
+
+        Args:
+            now_ns: The time.
+            taken_bytes: How much of its answers it has taken so far.
+            must_take: It gets no more answers before it takes some.
+            may_send: No limit keeps it from sending.
+            is_at_work: Something is under way for it, or it is in the midst of asking.
+            has_polls: It waits for news.
+        """
+        if self._close_by_ns is not None:
+            return PeerVerdict.UNCLOSED if now_ns > self._close_by_ns else PeerVerdict.STAYS
+        options = self._options
         takes = taken_bytes > self._taken_bytes
         if takes:
             self._taken_bytes = taken_bytes
             self._progress_ns = now_ns
-        elif self.waits_for_peer and now_ns - self._progress_ns > limit_ns:
-            self._give_up_slow("it does not read its answers")
-            return
-        if self.gate is not None and self.gate.is_overdue(now_ns):
-            self._give_up_slow("it has not authenticated, or not switched to TLS, in time")
-            return
-        since_ns = self._frame_since_ns
-        frame_limit_ns = int(options.frame_timeout_s * 1e9)
-        if since_ns and not self._paused_for and now_ns - since_ns > frame_limit_ns:
-            self._give_up_slow("it began a frame and never finished it")
-            return
-        is_at_work = self._has_asked or takes or self._is_at_work
+        elif must_take and now_ns - self._progress_ns > int(options.answer_timeout_s * 1e9):
+            return PeerVerdict.UNREAD
+        frame_ns = now_ns - self.frame_since_ns if self.frame_since_ns and may_send else 0
+        if frame_ns > int(options.frame_timeout_s * 1e9):
+            return PeerVerdict.UNFINISHED
+        is_at_work = is_at_work or takes or self._has_asked
         self._has_asked = False
-        if is_at_work or self.long_polls:
+        if is_at_work or has_polls or not options.idle_timeout_s:
             self._idle_since_ns = now_ns
-        elif options.idle_timeout_s:
-            self._check_idle(now_ns)
+        elif now_ns - self._idle_since_ns > int(options.idle_timeout_s * 1e9):
+            return PeerVerdict.IDLE
         self._quiet_looks = 0 if is_at_work else self._quiet_looks + 1
-        if self._quiet_looks >= _LOOKS_OF_REST and not self._may_go:
-            self._may_go = True
-            self._owner.places.rest(self)
-
-    def _check_idle(self, now_ns: int) -> None:
-        owner = self._owner
-        if now_ns - self._idle_since_ns > int(owner.options.idle_timeout_s * 1e9):
-            owner.metrics.connections_idle += 1
-            _log.info("closing the connection of %s: it is idle", self.peer)
-            self.close()
-
-    @property
-    def _is_at_work(self) -> bool:
-        """Tell whether something is under way for its peer, or its peer is in the midst of asking.
-
-        Answers that it does not take, and polls that wait for news, are no work.
-        """
-        return bool(
-            self.add_bytes
-            or self.unsettled
-            or self.reads
-            or self.read_bytes
-            or self._pending_bytes
-            or self._paused_for
-            or self._answers_bytes
-        )
-
-    @property
-    def is_read(self) -> bool:
-        """Tell whether its peer could send more: no limit stands in the way."""
-        return not self._paused_for
-
-    @property
-    def frame_since_ns(self) -> int:
-        """When the frame that is incomplete was begun; 0 if there is none."""
-        return self._frame_since_ns
-
-    @property
-    def pending_frame_bytes(self) -> int:
-        """Bytes of the frame that is incomplete; none of a connection that is being cut."""
-        return 0 if self._closing else self._pending_bytes
+        return PeerVerdict.RESTS if self._quiet_looks >= _LOOKS_OF_REST else PeerVerdict.STAYS
