@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from bookie_harness import ask_http, cluster, real_bookie
+from bookie_harness import ask_http, cluster, real_bookie, serve, v2_adds
 from click.testing import CliRunner
 
 import quorumbook
+from doubles.waiting import until
 from quorumbook.bookie import slow_operations
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.bookie.server import Bookie
@@ -22,6 +23,8 @@ from quorumbook.bookie.slow_operations import (
     read_stages,
 )
 from quorumbook.cli.main import root
+from quorumbook.protocol.requests import Read
+from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.times import GroupTimes, JobTimes
 
 MS, MINUTE = 1_000_000, 60 * 1_000_000_000
@@ -128,6 +131,37 @@ async def test_a_bookie_tells_where_the_time_of_adds_reads_and_syncs_went(
                 async with await bk.open_ledger(writer.id) as reader:
                     assert len([each async for each in reader.read(0, 9)]) == 10
             await _look(bookie, second.id)
+
+
+async def test_a_wait_that_the_client_wanted_makes_no_read_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve() as server:
+        clock, hour_ns = server.env.clock, 3600 * 1_000_000_000
+        client, reader = await server.connect(), await server.connect()
+        client.send(v2_adds(1, [0, 1]))
+        await client.add_codes(2)
+        reads, pumped = server.operations.reads, []
+        pump = reads.pump
+        monkeypatch.setattr(reads, "pump", lambda each: (pumped.append(each), pump(each)))
+        reader.send(v3.encode_read(7, 1, 1, previous_lac=0, timeout_ms=60_000))
+        await until(lambda: server.metrics.long_polls_waiting == 1)
+        before_ns = clock.now_ns()
+        monkeypatch.setattr(type(clock), "now_ns", lambda _: before_ns + hour_ns)
+        server.metrics.slow.reads.turn(clock.now_ns())
+        client.send(v2_adds(1, [2], lac=1))
+        await reader.v3_answer()
+        # One that brings the next entry along, and a read behind it in the same sweep.
+        connection = pumped[-1]
+        poll = Read(3, 8, 1, -1, previous_lac=0, is_piggyback=True)
+        reads.enqueue(connection, (poll, before_ns, True, False))
+        reads.enqueue(connection, (Read(3, 9, 1, 0), clock.now_ns(), None, False))
+        reads.pump(connection)
+        assert [(await reader.v3_answer()).txn_id for _ in range(2)] == [8, 9]
+        took = [row["took_ms"] for row in server.metrics.slow.rows(clock.now_ns(), 0)
+                if row["kind"] == "read"]  # fmt: skip
+        assert took == []
+        assert server.metrics.read.succeeded.count == 2
 
 
 async def _look(bookie: Bookie, ledger_id: int) -> None:

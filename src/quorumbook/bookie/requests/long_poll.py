@@ -23,7 +23,7 @@ from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.bookie.requests.reads import ReadRequests
-from quorumbook.env import logger, patience
+from quorumbook.env import Env, logger, patience
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import answers
 from quorumbook.protocol.requests import Read
@@ -86,11 +86,13 @@ class LongPolls:
 
     def __init__(
         self,
+        env: Env,
         options: BookieOptions,
         storage: LedgerStorage,
         metrics: BookieMetrics,
         reads: ReadRequests,
     ) -> None:
+        self._clock = env.clock
         self._options = options
         self._storage = storage
         self._metrics = metrics
@@ -210,7 +212,8 @@ class LongPolls:
     ) -> None:
         reads = self._reads
         if not request.is_piggyback:
-            reads.enqueue(connection, (request, arrived_ns, None, False))
+            # The wait was the client's wish: it is none of the read's time.
+            reads.enqueue(connection, (request, self._clock.now_ns(), None, False))
             reads.pump(connection)
             return
         handle = self._storage.handle(request.ledger_id)

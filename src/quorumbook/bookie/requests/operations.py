@@ -68,7 +68,7 @@ class Operations:
         arrivals = Arrivals(options, storage)
         lookups = Lookups(storage, self._done)
         self.reads = ReadRequests(env, options, storage, metrics, arrivals, self._fenced, lookups)
-        self.polls = LongPolls(options, storage, metrics, self.reads)
+        self.polls = LongPolls(env, options, storage, metrics, self.reads)
         self._others: dict[type[Request], Callable[[BookieConnection, Any, int], None]] = {
             WriteLAC: self._write_lac,
             ForceLedger: self._force,

@@ -230,7 +230,9 @@ class ReadRequests:
         queue = connection.reads
         missing: list[WaitingRead] = []
         wanted: list[tuple[LedgerId, EntryId]] = []
-        head, arrived_ns = queue[0][:2]
+        head, arrived_ns, woken, _ = queue[0]
+        if woken is not None:  # a long poll; the reads behind it did not wait with it
+            arrived_ns = self._clock.now_ns()
         assert isinstance(head, Read | ReadRun)
         first = head.ledger_id, head.entry_ids[0] if isinstance(head, ReadRun) else head.entry_id
         estimate = connection.read_size_estimate
