@@ -157,6 +157,10 @@ def test_pages_have_units_and_their_twins_the_raw_values(console):
         page = http.get("/ui/streams/orders/eu").text
         twin = http.get("/ui/streams/orders/eu", headers={"Accept": "application/json"}).json()
         assert "<dd>256 MiB</dd>" in page
+        for path in ("/ui/ledgers", "/ui/ledgers/0"):
+            assert '<time datetime="20' in http.get(path).text, path
+        bookie = http.get(f"/ui/bookies/{console.cluster.bookie_ids[0]}").text
+        assert "\N{EN DASH} ms" not in bookie
         assert "<dd>2 h</dd>" in page
         policy = twin["stream"]["policy"]
         assert (policy["roll_bytes"], policy["roll_interval_s"]) == (256 << 20, 7200)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from quorumbook.admin.facts.words import at, counted, listed, since, sized, taken, with_unit
+from quorumbook.admin.facts.words import (
+    ago,
+    at,
+    counted,
+    lasting,
+    listed,
+    since,
+    sized,
+    taken,
+    with_unit,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +39,17 @@ def test_sizes(count, text):
 )  # fmt: skip
 def test_how_far_a_time_is_from_now(at_ms, text):
     assert since(at_ms, 0) == text
+
+
+def test_a_time_that_is_none_stays_as_it_is():
+    assert ago("2026-11-22T14:00:05Z", 1_795_366_805_000) == "3 h ago"
+    assert ago(at(10**30), 0) == str(10**30)
+
+
+def test_spans():
+    assert [lasting(s) for s in (0, 0.4, 59, 86_394, 86_400 * 4000)] == [
+        "0 s", "0 s", "59 s", "23 h", "4,000 d",
+    ]  # fmt: skip
 
 
 def test_counts_lists_and_times():

@@ -3,6 +3,8 @@
 counted(3, "ledger")          3 ledgers
 sized(3_400_000)              3.4 MB
 since(at_ms, now_ms)          2 min ago, in 3 h
+ago(at(at_ms), now_ms)        the same, of a time as text
+lasting(7300)                 2 h
 at(at_ms)                     2026-11-22T14:00:05Z
 taken(2046.2)                 2,046 ms
 with_unit(604800, "keep_s")   7 d
@@ -38,12 +40,25 @@ def taken(took_ms: float) -> str:
 
 def since(at_ms: int, now_ms: int) -> str:
     """Return how far a time is from now, in its largest whole unit."""
-    distance = abs(now_ms - at_ms)
-    for size, unit in _SPANS:
-        if distance >= size:
-            text = f"{distance // size} {unit}"
-            return f"{text} ago" if at_ms < now_ms else f"in {text}"
-    return "now"
+    if abs(now_ms - at_ms) < _SPANS[-1][0]:
+        return "now"
+    text = lasting(abs(now_ms - at_ms) / 1000)
+    return f"{text} ago" if at_ms < now_ms else f"in {text}"
+
+
+def ago(text: str, now_ms: int) -> str:
+    """Return how far a time in ISO 8601 is from now; the text itself if it is no such time."""
+    try:
+        return since(round(datetime.fromisoformat(text).timestamp() * 1000), now_ms)
+    except (ValueError, OverflowError):
+        return text
+
+
+def lasting(span_s: float) -> str:
+    """Return a span of time in its largest whole unit."""
+    span_ms = int(span_s * 1000)
+    size, unit = next((each for each in _SPANS if span_ms >= each[0]), _SPANS[-1])
+    return f"{span_ms // size:,} {unit}"
 
 
 def at(at_ms: int) -> str:

@@ -97,7 +97,10 @@
     const place = document.getElementById("rates");
     if (!place || typeof uPlot === "undefined") return;
     const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-    const axis = () => ({ stroke: color("--soft"), grid: { stroke: color("--line") } });
+    const axis = (more) => ({ stroke: color("--soft"), grid: { stroke: color("--line") }, ...more });
+    const clock = (at_s) => new Date(at_s * 1000).toTimeString().slice(0, 8);
+    // Whole seconds, minutes and hours, as far apart as their labels are wide.
+    const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
     const series = (label, name) => ({ label, stroke: color(name), width: 2 });
     let plot = null;
     const draw = (samples) => {
@@ -105,8 +108,8 @@
       if (plot) { plot.setData(data); return; }
       plot = new uPlot({
         width: place.clientWidth, height: 200,
-        series: [{}, series("adds/s", "--ok"), series("reads/s", "--mark")],
-        axes: [axis(), axis()],
+        series: [{ value: (_, at_s) => (at_s == null ? "--" : clock(at_s)) }, series("adds/s", "--ok"), series("reads/s", "--mark")],
+        axes: [axis({ space: 80, incrs: steps, values: (_, ticks) => ticks.map(clock) }), axis()],
         scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
       }, data, place);
     };
