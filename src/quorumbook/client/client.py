@@ -69,8 +69,8 @@ def connect(metadata_uri: str, **options: Any) -> BookKeeper:
 class BookKeeper(TabularCluster, Closing):
     """A client of one cluster; made by ``connect``.
 
-    All its ledgers share one connection of each kind to a bookie.  Closing it aborts writers that
-    are not closed: their ledgers stay open, until somebody recovers them.
+    All ledgers of a client share one connection of each kind to each bookie.  Closing the client
+    aborts its open writers: their ledgers stay open until somebody recovers them.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class BookKeeper(TabularCluster, Closing):
         """Open the metadata store and look whether there is a cluster.
 
         Raises:
-            ClusterNotInitializedError: there is none; the message names the command.
+            ClusterNotInitializedError: there is no cluster; the message says how to make one.
             MetadataUnavailableError: the store cannot be reached.
         """
         if self._forked is not None:
@@ -137,7 +137,7 @@ class BookKeeper(TabularCluster, Closing):
         return await open_store(self._metadata_uri, self._env, session_timeout_s=timeout_s)
 
     async def close(self) -> None:
-        """Abort what is not closed, and let go of everything."""
+        """Abort writers that are not closed, and release all connections."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -200,17 +200,17 @@ class BookKeeper(TabularCluster, Closing):
         Args:
             ensemble_size: How many bookies share the ledger.
             write_quorum_size: How many of them store each entry.
-            ack_quorum_size: How many must have synced an entry before it is confirmed.
-            password: Who writes or recovers the ledger must know it.
+            ack_quorum_size: How many of them must have synced an entry before it is confirmed.
+            password: A client must know it to write or recover the ledger.
             digest_type: How entries are protected.
             custom_metadata: Stored with the ledger; ``list_ledgers`` can filter by it.
             ledger_id: The id to take; a new one is generated if not given.
             explicit_entry_ids: ``append_at`` takes each entry's id from the caller; ``append``
                 and its kin are refused.
-            deferred_sync: Bookies acknowledge entries before they sync them; ``force`` has them
-                synced, and only that moves the last add confirmed.
-            bookie_labels: Labels that every bookie of the ledger carries, now and whenever one is
-                replaced; those of the client's options if not given.
+            deferred_sync: Bookies acknowledge entries before they sync them; ``force`` makes
+                bookies sync, and only ``force`` moves the last add confirmed.
+            bookie_labels: Labels that every bookie of the ledger must carry, also a bookie that
+                replaces another later; by default those of the client's options.
             options: Those of ``LedgerWriterKeywords``, where this writer has them otherwise than
                 its client.
 
@@ -236,10 +236,10 @@ class BookKeeper(TabularCluster, Closing):
     async def reserve_ledger_id(self) -> LedgerId:
         """Return an id that no ledger has had, for ``create_ledger`` to make one of it.
 
-        A program that first writes down which ledger it will make can be cleaned up after,
-        wherever it dies.
-        If somebody guessed it and a bookie knows it by then, ``create_ledger`` raises
-        ``LedgerExistsError``: reserve another.
+        A program can first store the id, and then create the ledger. If it dies in between, the
+        stored id leads to the ledger that is to be deleted.
+        If somebody has guessed the id and used it at a bookie, ``create_ledger`` raises
+        ``LedgerExistsError``: reserve another id.
         """
         self._running()
         assert self._ids is not None
@@ -262,8 +262,8 @@ class BookKeeper(TabularCluster, Closing):
     ) -> LedgerId:
         """Create a ledger for some process to write later, and return its id.
 
-        The arguments are those of ``create_ledger``.  Until ``claim_unwritten_ledger`` the ledger
-        carries a mark in its custom metadata, by which the claim is made once only.
+        The arguments are those of ``create_ledger``.  Until ``claim_unwritten_ledger``, the ledger
+        has a mark in its custom metadata, so that only one claim succeeds.
         """
         self._running()
         metadata, _ = await self._create(
@@ -322,15 +322,15 @@ class BookKeeper(TabularCluster, Closing):
         """Open a ledger for reading: ``async with bk.open_ledger(ledger_id) as reader``, or await.
 
         With recovery, a ledger that is not closed is taken over: its writer is fenced out, its
-        end is found, and it is closed there.  Without, it is read while it is written, and
-        nothing beyond the last add confirmed is seen.
+        end is found, and it is closed there.  Without recovery, the ledger can be read while it is
+        being written, up to the last add confirmed.
 
         Args:
             ledger_id: Which.
             password: The one it was created with.
             recover: Whether to take it over.
-            accept_loss: Close it also where bookies may have lost the next entry, and none has it.
-            digest_type: For ledgers of old writers that do not say it themselves.
+            accept_loss: Close it even if bookies may have lost the next entry, and none has it.
+            digest_type: Only for ledgers of old writers, whose metadata do not say it.
 
         Raises:
             NoSuchLedgerInMetadataError: there is no such ledger.
@@ -380,8 +380,8 @@ class BookKeeper(TabularCluster, Closing):
             damaged: Takes an error for each ledger whose metadata cannot be understood.
 
         Raises:
-            MetadataFormatError: there are such ledgers, and no ``damaged`` that takes them; raised
-                behind all others.
+            MetadataFormatError: metadata of a ledger cannot be understood, and ``damaged`` was not
+                given; raised after all other ledgers were yielded.
         """
         context = self._running()
         errors = [] if damaged is None else damaged
@@ -410,16 +410,16 @@ class BookKeeper(TabularCluster, Closing):
             return await bookies.writable(), await bookies.read_only()
 
     def election(self, name: str, candidate: str = "") -> Election:
-        """Return a candidate of an election, which need not exist before somebody stands.
+        """Return a candidate of an election. The election need not exist before.
 
         An election only keeps processes from doing the same work at the same time.  It gives no
-        safety: a leader that was paused believes to lead while another one does.  What makes a
-        takeover safe is the fence: the new leader opens its predecessor's ledger with recovery,
-        or becomes the writer of its stream, before it does anything else.
+        safety: a leader that was paused still believes that it leads while another one
+        does.  What makes a takeover safe is the fence: the new leader opens its predecessor's
+        ledger with recovery, or becomes the writer of its stream, before it does anything else.
 
         Args:
-            name: Which; all clients of the cluster that say the same name stand in the same.
-            candidate: By which name to stand, nobody else's; one is made up if not given.
+            name: The election's name; all candidates of this name stand in the same election.
+            candidate: The candidate's name, which no other may have; made up if not given.
 
         Raises:
             LocalProtocolError: an election cannot have that name.

@@ -103,7 +103,7 @@ Main = Callable[[SimulatedMachine], Awaitable[None]]
 
 
 class Simulation(SimulatedMachine):
-    """What a program gets: the world, seen from a machine that no mishap comes to."""
+    """What the program gets: the simulated cluster, seen from a machine that has no mishaps."""
 
     def __init__(self, world: _World, machine: Machine) -> None:
         super().__init__(world.cluster, machine)
@@ -117,8 +117,9 @@ class Simulation(SimulatedMachine):
     def start(self, name: str, main: Main) -> None:
         """Start a process on a machine of its own; with the first one mishaps begin.
 
-        After a kill it is started again, and after a ``QuorumbookError`` that it raises.  Any
-        other exception of it ends the simulation.  When ``main`` returns it has ended well.
+        If it is killed, or raises a ``QuorumbookError``, it is started again.  Any
+        other exception of it ends the simulation.  When ``main`` returns, the process has ended,
+        and is not started again.
         """
         self._world.start(name, main)
 
@@ -256,7 +257,7 @@ def simulate(
     Args:
         seed: Which run.
         program: Gets a ``Simulation``, starts processes in it, and asserts what must hold.
-        bookies: How many there are; without it the seed says.
+        bookies: How many bookies there are; by default the seed decides.
         faults: Whether there are mishaps: kills, cuts of power, pauses, cut links, lost requests.
         limit_s: Virtual seconds that the program may take.
         trace: Gets everything that happened, for people.

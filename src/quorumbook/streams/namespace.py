@@ -151,10 +151,11 @@ class Namespace(TabularNamespace, Closing):
             address: Which; see ``metadata.address``.
             ledgers_path: Where the cluster's ledgers are in the tree; as the address says if not
                 given.
-            acl_root: Where below the namespace access control lies; none if not given.
+            acl_root: The node below the namespace that holds access control; by default there is
+                none.
             first_segment: The number of a new stream's first segment; 1 if not given.
             policy: What holds for all its streams.
-            exist_ok: Let a namespace be that is there already.
+            exist_ok: If it exists already, leave it as it is, instead of raising an error.
             env: The world it lives in.
 
         Raises:
@@ -184,7 +185,7 @@ class Namespace(TabularNamespace, Closing):
 
     @staticmethod
     async def unbind(address: str, *, env: Env | None = None) -> None:
-        """Make a node an ordinary one again; its streams stay where they are.
+        """Remove the mark that makes a metadata node a namespace; its streams are not deleted.
 
         Raises:
             NamespaceNotBoundError: it is none.
@@ -201,7 +202,7 @@ class Namespace(TabularNamespace, Closing):
         return f"<Namespace {self.path}>"
 
     async def close(self) -> None:
-        """Let go of what ``open`` made; writers and readers are closed before."""
+        """Close the client that ``open`` made; close writers and readers first."""
         await self._owned.aclose()
 
     @property
@@ -217,7 +218,7 @@ class Namespace(TabularNamespace, Closing):
     # Policies and access -------------------------------------------------------------------
 
     async def policy(self) -> StreamPolicy:
-        """Return the policy of all streams that set none of their own, as far as it was set."""
+        """Return the policy of streams without one of their own; None where no value was set."""
         return await read_policy(self._store, self._path)
 
     async def set_policy(
@@ -227,7 +228,7 @@ class Namespace(TabularNamespace, Closing):
 
         Args:
             policy: The new one.
-            expected: The policy that it replaces; None: whichever there is.
+            expected: The policy that the stream or namespace must still have; None: replace any.
 
         Raises:
             PolicyConflictError: somebody else changed it.
@@ -241,8 +242,8 @@ class Namespace(TabularNamespace, Closing):
         """Return the ledgers of this namespace's streams that nothing refers to.
 
         Args:
-            delete: Mark what is found, and delete what was marked ``grace_s`` ago and is provably
-                nobody's; without it nothing is changed.
+            delete: Mark the ledgers that are found, and delete those that were marked ``grace_s``
+                ago and that provably belong to nobody; without it nothing is changed.
             grace_s: How long what is marked stays.
         """
         if delete:
@@ -298,7 +299,7 @@ class Namespace(TabularNamespace, Closing):
         Args:
             name: Its name; parts are separated by slashes.
             policy: What it says for itself.
-            exist_ok: Let a stream be that is there already.
+            exist_ok: If it exists already, leave it as it is, instead of raising an error.
 
         Raises:
             StreamExistsError: there is one of this name.
@@ -323,7 +324,7 @@ class Namespace(TabularNamespace, Closing):
 
         Args:
             prefix: Only names that begin so.
-            recursive: Also those below others, which the peer does not list.
+            recursive: Also streams below other streams, which Java's DistributedLog does not list.
         """
         async for name in self._walk("", recursive=recursive):
             if name.startswith(prefix):
@@ -358,7 +359,8 @@ class Namespace(TabularNamespace, Closing):
 
         Args:
             name: Which; others of the same name stand in the same.
-            candidate: By which name to stand, nobody else's; one is made up if not given.
+            candidate: The candidate's name, which no other candidate may have; one is made up if
+                not given.
 
         Raises:
             LocalProtocolError: an election cannot have that name, or nothing may be changed here.
@@ -387,7 +389,8 @@ class Namespace(TabularNamespace, Closing):
         Args:
             name: Which.
             missing_ok: Whether there may be none.
-            forget_files: Delete it also if files of it are out of reach, which then may stay.
+            forget_files: Delete the stream even if some of its files are out of reach; these files
+                may stay.
 
         Returns:
             Where files may have stayed.

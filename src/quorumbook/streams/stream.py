@@ -126,7 +126,7 @@ class Stream(Tabular, HasSchemas):
         )
 
     async def policy(self) -> StreamPolicy:
-        """Return what the stream says for itself; ``info`` has all that holds for it."""
+        """Return the policy set for this stream alone; ``info`` has it with inherited values."""
         return await self._context.own_policy()
 
     async def set_policy(
@@ -135,8 +135,8 @@ class Stream(Tabular, HasSchemas):
         """Replace the stream's own policy.
 
         Args:
-            policy: The new one; writers heed it from their next opening on.
-            expected: The policy that it replaces; None: whichever there is.
+            policy: The new policy; writers that are opened later use it.
+            expected: The policy that the stream or namespace must still have; None: replace any.
 
         Raises:
             PolicyConflictError: somebody else changed it.
@@ -204,25 +204,26 @@ class Stream(Tabular, HasSchemas):
         """Read: ``async with stream.reader() as reader``, or await it.
 
         Args:
-            start: A Position, SequenceId, TxId or datetime, a Cursor, whose position is meant,
+            start: A Position, SequenceId, TxId or datetime, a Cursor (begin at its position),
                 ``"earliest"`` or ``"latest"``.
             end: The position before which to stop.
             tail: Wait for more at the end, instead of stopping there.
-            on_gap: Whether to raise where records are missing, or to hand out a ``Gap`` there that
-                says which, and to go on behind them; not for readers by a cursor.
+            on_gap: What to do if records are missing: raise an error, or hand out a ``Gap`` that
+                says which, and go on after them; not for readers with a cursor.
             include_control: Hand out control records, too; not for readers by a cursor.
-            cursor: Begin where the cursor of this name is, and leave out what was acknowledged one
-                by one; ``start`` is where a new one is.
-            exclusive: Be the only one that reads by the cursor so.
-            wait_for_lock_s: How long another one may keep that right; None: as long as it likes.
-            auto_commit_s: How often to move the cursor behind what is done: the records before
-                the last call for more.  0: ``reader.commit`` and ``reader.cursor`` do it.
+            cursor: Begin at the cursor of this name, and leave out records that were acknowledged
+                one by one; a new cursor begins at ``start``.
+            exclusive: Be the only exclusive reader of the cursor; others wait, or get
+                ``CursorBusyError``.
+            wait_for_lock_s: How long to wait for another exclusive reader; None: without limit.
+            auto_commit_s: How often to move the cursor past the records that are done: those that
+                were handed out before the last call.  0: call ``reader.commit``, or use the cursor.
             options: Others of ``ReaderOptions``.
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            PositionTruncatedError: what it should start with was truncated away.
-            CursorBusyError: somebody else reads by the cursor alone.
+            PositionTruncatedError: the record to start with was truncated.
+            CursorBusyError: another reader uses the cursor exclusively.
             DataLossError: reading comes to where records are missing; its ``gap`` says which.
         """
         reader_options = ReaderOptions.of(
@@ -266,7 +267,7 @@ class Stream(Tabular, HasSchemas):
         txid: int | None = None,
         time: Time | None = None,
     ) -> Position:
-        """Return where the first record is, or will be, that is not less than what is given."""
+        """Return where the first record is, or will be, that is not before the given place."""
         context = self._context
         if sequence_id is not None:
             return await find_sequence_id(context, sequence_id)
@@ -301,20 +302,21 @@ class Stream(Tabular, HasSchemas):
         """Return the last record that readers can see; None if there is none.
 
         Args:
-            recover: Complete what a writer left first, so that it stays the last; see ``recover``.
+            recover: First complete a segment that a writer left, so that the record stays the last
+                one; see ``recover``.
         """
         if recover:
             await self.recover()
         return await last_record_of(self._context)
 
     async def count(self, start: Position | None = None, end: Position | None = None) -> int:
-        """Return how many records there are; few of them are read.
+        """Return how many records there are, without reading most of them.
 
-        One that is stored in chunks counts once, as far as its writer said so; see ``lag``.
+        A record in chunks counts once, except in some segments; see ``lag``.
 
         Args:
-            start: From here on; from the first that is left if not given.
-            end: Up to here; up to the last that readers can see if not given.
+            start: Count from here; by default from the first record that is left.
+            end: Count up to here; by default up to the last record that readers can see.
 
         Raises:
             UnsupportedFormatError: that cannot be known, of segments that are gone.
@@ -341,13 +343,14 @@ class Stream(Tabular, HasSchemas):
         Args:
             start: As for ``reader``.
             end: The position before which to stop.
-            max_bytes: Return no more of them, but one at least; go on behind the last.
+            max_bytes: Return no more bytes than this, but one record at least; to get more, call
+                again with the place after the last record.
         """
         async with self.reader(start, end=end, tail=False) as reader:
             return await reader.read(sys.maxsize, max_bytes, wait_s=None)
 
     async def lag(self, position: Position) -> Lag:
-        """Return what is between a position, a reader's say, and the last record.
+        """Return what lies between a position (for example a reader's) and the last record.
 
         Chunks of large records are counted as records in segments of a release that did not say
         how many there are, and in merged ones.
@@ -355,7 +358,7 @@ class Stream(Tabular, HasSchemas):
         return await measure_lag(self._context, position)
 
     async def truncate(self, before: Cut, *, dry_run: bool = False) -> list[TruncatedSegment]:
-        """Cut off what lies before a record: readers get nothing of it any more (T1).
+        """Remove all records before a record: readers do not get them any more (T1).
 
         Args:
             before: The first record that stays: a Position, SequenceId, TxId or datetime.
@@ -385,17 +388,17 @@ class Stream(Tabular, HasSchemas):
     async def enforce_retention(
         self, *, dry_run: bool = False, forget_files: bool = False
     ) -> RetentionReport:
-        """Let go of what the policy and the cursors do not keep, ledgers included (T2).
+        """Delete the segments that neither the policy nor a cursor keeps, with their ledgers (T2).
 
-        A writer does it by itself now and then; this is for streams that nobody writes.
+        Writers do this by themselves now and then; call it for streams that nobody writes.
 
         Args:
             dry_run: Say what would be done, and do nothing.
-            forget_files: Let also go of files that are out of reach, and may stay there.
+            forget_files: Go on without files that are out of reach; these files may stay.
 
         Raises:
             AccessDeniedError: nobody may truncate the stream.
-            FilesUnavailableError: files cannot be removed; nothing else is kept for that.
+            FilesUnavailableError: some files cannot be removed; everything else was.
         """
         return await Retention(self._context).enforce(dry_run=dry_run, forget_files=forget_files)
 
@@ -407,8 +410,8 @@ class Stream(Tabular, HasSchemas):
         Args:
             name: Its name; a subscription of DistributedLog's is called so too.
             start: Where a new one is.
-            holds_retention: Whether retention keeps what it has not passed; None: as it is, and
-                a new one does not.
+            holds_retention: Whether retention keeps the records that the cursor has not passed;
+                None: leave it as it is (in a new cursor: no).
 
         Raises:
             StreamNotFoundError: there is no such stream.
@@ -419,12 +422,13 @@ class Stream(Tabular, HasSchemas):
     async def cursors(self) -> list[Cursor]:
         """Return all cursors by name, DistributedLog's subscriptions included.
 
-        One whose node is damaged is there with its ``damage``, and retention stops at it.
+        A cursor whose node is damaged is listed with its ``damage``, and retention deletes nothing
+        until it is deleted.
         """
         return await list_cursors(self._context)
 
     async def recover(self) -> None:
-        """Shut a writer out, and complete what it left, without writing anything.
+        """Fence a writer out, and complete the segment that it left, without writing anything.
 
         Raises:
             WriterBusyError: somebody has the lock.

@@ -71,7 +71,7 @@ class BookKeeper(Closing[aio.BookKeeper]):
         return self
 
     close = blocking(aio.BookKeeper.close)
-    """Abort what is not closed, and let go of everything."""
+    """Abort writers that are not closed, and release all connections."""
 
     def __enter__(self) -> BookKeeper:
         return self.start()

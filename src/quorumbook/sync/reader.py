@@ -27,9 +27,9 @@ class LedgerReader(Closing[aio.LedgerReader]):
     is_closed = held(aio.LedgerReader, lambda it: it.is_closed)
     """Whether the ledger is closed, so that nothing is ever added to it."""
     last_add_confirmed = held(aio.LedgerReader, lambda it: it.last_add_confirmed)
-    """The newest entry known here to be safe; of a closed ledger the last one; else -1."""
+    """The id of the newest entry known to be safe, or of a closed ledger's last one; or -1."""
     length = held(aio.LedgerReader, lambda it: it.length)
-    """Payload bytes: of a closed ledger all, else up to the newest entry read so far."""
+    """Bytes of payload: all of a closed ledger, else up to the newest entry read so far."""
 
     def read(self, first: EntryId = 0, last: EntryId | None = None) -> Iterator[Entry]:
         """Yield entries in order; see ``quorumbook.LedgerReader``."""
@@ -90,7 +90,7 @@ class LedgerReader(Closing[aio.LedgerReader]):
     read_last_entry = blocking(aio.LedgerReader.read_last_entry)
     """Return the last entry; of a ledger that is being written the last confirmed one."""
     read_batch = blocking(aio.LedgerReader.read_batch)
-    """Return what one answer brings of the entries from ``first`` on: at least that one."""
+    """Return the entries from ``first`` on that one answer holds: at least the first."""
     read_unconfirmed = iterating(aio.LedgerReader.read_unconfirmed)
     """Yield entries whether they are confirmed or not."""
 
@@ -102,9 +102,9 @@ class LedgerReader(Closing[aio.LedgerReader]):
     tail_batches = iterating(aio.LedgerReader.tail_batches)
     """Yield entries as they are confirmed, many at a time, until the ledger is closed."""
     try_read_last_add_confirmed = blocking(aio.LedgerReader.try_read_last_add_confirmed)
-    """Ask bookies until one knows of progress; cheap, and maybe behind."""
+    """Ask bookies until one knows of progress. This is cheap, but the answer may be old."""
     read_last_add_confirmed = blocking(aio.LedgerReader.read_last_add_confirmed)
-    """Ask so many bookies that every entry confirmed before the call is counted in."""
+    """Ask enough bookies to know of every entry that was confirmed before the call."""
 
     close = blocking(aio.LedgerReader.close)
     """Let go; the ledger itself stays as it is."""

@@ -49,7 +49,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
         return self._run(self._last_add_pushed)
 
     last_add_confirmed = held(aio.LedgerWriter, lambda it: it.last_add_confirmed)
-    """The newest entry that is safe, with all before it; -1 if there is none."""
+    """The id of the newest entry that is safe with all before it; -1 if there is none."""
     length = held(aio.LedgerWriter, lambda it: it.length)
     """How many payload bytes are confirmed."""
 
@@ -111,7 +111,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
     def append_batch(self, payloads: Iterable[bytes]) -> range:
         """Append entries with consecutive ids, wait until all are safe, and return their ids.
 
-        Waits for room in the window first, if need be.
+        If the window is full, it waits for room first.
 
         Raises:
             LocalProtocolError: they are more than the window ever holds.
@@ -172,7 +172,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
         return AppendFuture(batch, 0)
 
     def drain(self) -> None:
-        """Wait until the window has room again for what it refused last."""
+        """Wait until the window has room for the append that it refused last."""
         self._check_process()
         with self._room:
             self._check_open()
@@ -197,7 +197,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
         self._run(lambda: self._close(force))
 
     def abort(self) -> None:
-        """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        """Stop at once: pending appends fail, and the ledger stays open until it is recovered."""
         self._take_no_more()
         self._run(self._aio.abort)
 

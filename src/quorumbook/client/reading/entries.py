@@ -47,9 +47,9 @@ def short(payload: bytes) -> str:
 class EntryBatch:
     """Consecutive entries that came in one answer, verified.
 
-    ``payloads`` has the entries' bytes as objects of their own.  ``buffer`` and ``offsets`` say
-    the same without them: payload i is ``buffer[start:end]`` with ``start, end = offsets[i]``;
-    what lies between the payloads is none of the caller's business.
+    ``payloads`` has the entries' bytes as objects of their own.  ``buffer`` and ``offsets`` have
+    the same bytes without such objects: payload i is ``buffer[start:end]`` with ``start, end =
+    offsets[i]``; ignore the bytes between payloads.
     """
 
     __slots__ = ("_offsets", "buffer", "first_entry_id", "ledger_id", "payload_offset", "payloads")
@@ -129,7 +129,7 @@ class EntryBatch:
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """What the writer knew as confirmed when it sent the last of these entries."""
+        """The last add confirmed that the writer knew when it sent the last of these entries."""
         return self._field_of_last(_LAC_OFFSET)
 
     @property
@@ -161,7 +161,7 @@ class EntryBatch:
         )
 
     def within(self, max_size_bytes: int) -> EntryBatch:
-        """Return the first entries that fit into so many bytes: one at least."""
+        """Return the first entries that fit into this many bytes, and at least one."""
         if len(self.buffer) <= max_size_bytes:
             return self
         ends = [end for _, end in self.offsets]

@@ -39,9 +39,9 @@ _METADATA_RETRY_S = 0.5
 class LedgerReader(Closing, TabularLedger):
     """A ledger opened for reading; made by ``BookKeeper.open_ledger``.
 
-    Of a ledger that is still written (opened with ``recover=False``) only entries up to the last
-    add confirmed known here are read; ``tail`` follows the writer.  The last entry of an idle
-    writer becomes visible when the writer's ``lac_delay_s`` is over.
+    If the ledger is still being written (opened with ``recover=False``), a reader reads entries up
+    to the last add confirmed that it knows; ``tail`` follows the writer.  When a writer is idle,
+    its last entry becomes visible after the writer's ``lac_delay_s``.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class LedgerReader(Closing, TabularLedger):
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The newest entry known here to be safe; of a closed ledger the last one; else -1."""
+        """The id of the newest entry known to be safe, or of a closed ledger's last one; or -1."""
         return self._lac
 
     @property
     def length(self) -> int:
-        """Payload bytes: of a closed ledger all, else up to the newest entry read so far."""
+        """Bytes of payload: all of a closed ledger, else up to the newest entry read so far."""
         return self._metadata.length if self._metadata.is_closed else self._length
 
     # Reading -------------------------------------------------------------------------------
@@ -110,7 +110,8 @@ class LedgerReader(Closing, TabularLedger):
 
         Args:
             first: The first one wanted.
-            last: The last one wanted; the last add confirmed known now if not given.
+            last: The id of the last entry to read; by default the last add confirmed that is known
+                now.
 
         Raises:
             LocalProtocolError: ``last`` is beyond the last add confirmed.
@@ -167,13 +168,13 @@ class LedgerReader(Closing, TabularLedger):
         max_count: int | None = None,
         max_size_bytes: int | None = None,
     ) -> EntryBatch:
-        """Return what one answer brings of the entries from ``first`` on: at least that one.
+        """Return the entries from ``first`` on that one answer holds: at least the first.
 
         Args:
-            first: The first one wanted, which is confirmed.
+            first: The id of the first entry to read, which must be confirmed.
             max_count: Most entries to return.
-            max_size_bytes: Most bytes to return, what stands around payloads included; an entry
-                that is larger comes alone.  The option ``read_batch_bytes`` if not given.
+            max_size_bytes: The largest number of bytes to return, headers of entries included; an
+                entry that is larger is returned alone.  By default ``read_batch_bytes``.
 
         Raises:
             LocalProtocolError: ``first`` is beyond the last add confirmed.
@@ -220,7 +221,7 @@ class LedgerReader(Closing, TabularLedger):
     async def read_unconfirmed(self, first: EntryId, last: EntryId) -> AsyncGenerator[Entry, None]:
         """Yield entries whether they are confirmed or not.
 
-        What lies beyond the last add confirmed may vanish when the ledger is recovered.
+        Entries beyond the last add confirmed may vanish when the ledger is recovered.
 
         Raises:
             NoSuchEntryError: no bookie has the next one.
@@ -267,14 +268,14 @@ class LedgerReader(Closing, TabularLedger):
             polls.close()
 
     async def try_read_last_add_confirmed(self) -> EntryId:
-        """Ask bookies until one knows of progress; cheap, and maybe behind."""
+        """Ask bookies until one knows of progress. This is cheap, but the answer may be old."""
         return await self._read_lac(is_try=True)
 
     async def read_last_add_confirmed(self) -> EntryId:
-        """Ask so many bookies that every entry confirmed before the call is counted in.
+        """Ask enough bookies to know of every entry that was confirmed before the call.
 
-        It is a lower bound: what a writer confirmed but has not told the bookies yet (it does
-        with its next entry, or when idle) is not in it.
+        The result is a lower bound: a writer tells bookies of a confirmed entry only with its next
+        entry, or when it is idle.
         """
         return await self._read_lac(is_try=False)
 

@@ -45,7 +45,8 @@ class TabularLedger:
             columns: Which, in which order: ``ledger_id``, ``entry_id``, ``size``, ``value``.  No
                 others are made.  None: all.
             first: The first entry wanted.
-            last: The last one wanted; the last add confirmed known now if not given.
+            last: The id of the last entry to read; by default the last add confirmed that is known
+                now.
 
         Raises:
             ConfigError: there is no such column, or pyarrow is missing.

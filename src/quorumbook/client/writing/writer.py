@@ -111,7 +111,7 @@ class LedgerWriter(ClosingQuietly):
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The newest entry that is safe, with all before it; -1 if there is none."""
+        """The id of the newest entry that is safe with all before it; -1 if there is none."""
         return self._state.last_add_confirmed
 
     @property
@@ -136,7 +136,7 @@ class LedgerWriter(ClosingQuietly):
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes the window holds, what slow bookies have not taken included."""
+        """How many bytes the window holds, with the bytes that slow bookies have not taken yet."""
         return self._window.used_bytes
 
     # Appending -----------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class LedgerWriter(ClosingQuietly):
     async def append(self, payload: bytes) -> EntryId:
         """Append an entry and wait until it is safe.
 
-        Waits for room in the window first, if need be.
+        If the window is full, it waits for room first.
 
         Args:
             payload: The entry; anything but ``bytes`` is copied.
@@ -197,8 +197,9 @@ class LedgerWriter(ClosingQuietly):
     async def append_at(self, entry_id: EntryId, payload: bytes) -> EntryId:
         """Append an entry under an id, and wait until it and all entries below it are safe.
 
-        Only for a ledger whose writer chooses the ids.  They may come in any order; one that is
-        ahead of a missing one waits for it, so append both at the same time, not after another.
+        Only for a ledger whose writer chooses the ids.  Ids may come in any order. An entry waits
+        until all lower ids have come, so append them at the same time, and do not wait for one
+        before you append the next.
 
         Args:
             entry_id: 0 or above, not used before.
@@ -246,7 +247,7 @@ class LedgerWriter(ClosingQuietly):
     async def append_batch(self, payloads: Iterable[bytes]) -> range:
         """Append entries with consecutive ids, wait until all are safe, and return their ids.
 
-        Waits for room in the window first, if need be.
+        If the window is full, it waits for room first.
 
         Raises:
             LocalProtocolError: they are more than the window ever holds.
@@ -298,7 +299,7 @@ class LedgerWriter(ClosingQuietly):
             self._context.send_turns.call(self._flush)
 
     async def drain(self) -> None:
-        """Wait until the window has room again for what it refused last."""
+        """Wait until the window has room for the append that it refused last."""
         self._check_open()
         await self._window.drained()
         self._check_open()
@@ -307,8 +308,8 @@ class LedgerWriter(ClosingQuietly):
         """Wait until an entry, and all before it, are safe.
 
         Args:
-            entry_id: Which; everything appended so far if not given.  Entries that wait for a
-                missing explicit id are not waited for.
+            entry_id: Which; everything appended so far if not given.  It does not wait for entries
+                that wait for a missing explicit id.
 
         Raises:
             LocalProtocolError: no entry has this id yet.
@@ -327,7 +328,7 @@ class LedgerWriter(ClosingQuietly):
     async def flush(self) -> None:
         """Wait until everything appended so far is safe, and tailing readers can see it.
 
-        Without it they see the last entries when ``lac_delay_s`` is over; ``confirmed`` only
+        Without ``flush``, readers see the last entries after ``lac_delay_s``; ``confirmed`` only
         waits until entries are safe.
 
         Raises:
@@ -341,10 +342,10 @@ class LedgerWriter(ClosingQuietly):
         await self._adds.confirmed(self._state.last_add_pushed)
 
     async def force(self) -> EntryId:
-        """Have everything appended so far synced by all bookies of the ensemble.
+        """Make all bookies of the ensemble sync everything that was appended so far.
 
-        Only for a ledger with deferred sync, whose entries are acknowledged before that, is it
-        more than ``flush``: it alone moves the last add confirmed there, so that readers see them.
+        It does more than ``flush`` only for a ledger with deferred sync: there, only ``force``
+        moves the last add confirmed, so that readers see the entries.
 
         Returns:
             The last add confirmed.
@@ -360,13 +361,13 @@ class LedgerWriter(ClosingQuietly):
     async def close(self, *, force: bool = True) -> None:
         """Wait for pending entries, then close the ledger after the last confirmed one.
 
-        With deferred sync the close begins with a force.  Should that fail, the ledger is left
-        open, and recovery closes it behind what bookies still have.  Without ``force`` it is
-        closed behind the last forced entry, and what was appended after it is dropped.
+        With deferred sync the close begins with a force.  If that fails, the ledger stays open, and
+        a recovery closes it after the last entry that bookies still have.  With ``force=False`` it
+        is closed after the last forced entry; later entries are dropped.
 
-        If the writer failed, the ledger is closed behind what was confirmed, unless another
-        client took it over, and the failure is raised: the fate of the entries behind is unknown,
-        a reader does not see them.  Several calls wait for the same close.
+        If the writer failed, the ledger is closed after the last confirmed entry, unless another
+        client took it over, and the failure is raised. Whether later entries were stored is
+        unknown; readers do not see them.  Several calls wait for the same close.
 
         Raises:
             LedgerFencedError: another client took the ledger over.
@@ -385,7 +386,7 @@ class LedgerWriter(ClosingQuietly):
         await self._ending.closed()
 
     async def abort(self) -> None:
-        """Stop at once: fail what is pending and leave the ledger open, for recovery to close."""
+        """Stop at once: pending appends fail, and the ledger stays open until it is recovered."""
         self._check_owner()
         self._ending.abort()
         self._stop(LedgerClosedError("the writer was aborted", ledger_id=self._id))

@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class Cursor:
-    """A cursor as it was read or last changed here; made by ``Stream.cursor``."""
+    """A cursor as this object last read or changed it; made by ``Stream.cursor``."""
 
     def __init__(self, context: StreamContext, name: str, stored: StoredCursor) -> None:
         """Take what was read; see ``open_cursor``."""
@@ -72,17 +72,17 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """Where to go on reading; ``stream.reader(cursor)`` does, also where its segment went."""
+        """Where ``stream.reader(cursor)`` goes on, even if retention deleted the segment."""
         return self._stored.position
 
     @property
     def state(self) -> bytes | None:
-        """What was stored with the position; None if nothing was, or another side moved it."""
+        """The state stored with the position; None if none was, or Java moved the cursor."""
         return self._stored.state
 
     @property
     def holds_retention(self) -> bool:
-        """Whether retention keeps what it has not passed."""
+        """Whether retention keeps the records that the cursor has not passed."""
         return self._stored.holds_retention
 
     @property
@@ -92,12 +92,12 @@ class Cursor:
 
     @property
     def acks(self) -> Acks | None:
-        """What was acknowledged one by one; None if nothing was from its position on."""
+        """Records after the position that were acknowledged one by one; None if there are none."""
         return self._stored.acks
 
     @property
     def owner(self) -> str:
-        """Which member of a group moves it; empty if none does."""
+        """The member of a group that moves the cursor; empty if none does."""
         return self._stored.owner
 
     async def refresh(self) -> None:
@@ -115,15 +115,15 @@ class Cursor:
     async def commit(
         self, last_processed: Position | Record, *, state: bytes | None = None
     ) -> None:
-        """Store how far the application is, and in the same step what it wants to know then.
+        """Store how far the application has come, and a state of its own, in one step.
 
         Args:
-            last_processed: The last record that is done; reading goes on behind it.
+            last_processed: The last record that is done; reading goes on after it.
             state: At most ``MAX_STATE_SIZE_BYTES``.
 
         Raises:
             CursorConflictError: somebody else moved the cursor since it was read here.
-            LocalProtocolError: it is further on already; ``reset`` goes back.
+            LocalProtocolError: the cursor is already further on; ``reset`` moves it back.
             StreamNotFoundError: it was deleted.
         """
         if isinstance(last_processed, Record):
@@ -155,13 +155,14 @@ class Cursor:
             await self._change(replace(self._stored, position=position, state=state, acks=acks))
 
     async def ack(self, *records: Position | Record) -> None:
-        """Store that single records are done, in any order; reading by the cursor leaves them out.
+        """Store that single records are done, in any order; readers of the cursor leave them out.
 
-        The cursor moves when nothing before is missing any more; a state that was committed with
-        its position is dropped then.  Many calls at a time are written together.
+        The cursor moves past records when all records before them are done; a state that was
+        committed with its old position is dropped then.  Many calls at a time are written together.
 
         Args:
-            records: As they were read; by positions alone they are looked up.
+            records: The records as they were read, or their positions; records are looked up by
+                positions.
 
         Raises:
             AckLimitError: there would be more holes between them than a cursor keeps.
@@ -176,7 +177,7 @@ class Cursor:
         await self._ack(waiting)
 
     async def nack(self, *records: Position | Record) -> None:
-        """Take acknowledgements back: who reads by the cursor next gets those records again.
+        """Take acknowledgements back: the next reader of the cursor gets those records again.
 
         Raises:
             LocalProtocolError: the cursor passed a record; ``reset`` takes it back.
@@ -195,12 +196,13 @@ class Cursor:
                 await self._change(replace(self._stored, acks=acks))
 
     async def refuse(self, *records: Position | Record, delay_s: float = 0) -> None:
-        """Have a group's members hand out records again, and count the failed attempt.
+        """Make a group's members hand out records again, and count the failed attempt.
 
-        Until they are done the cursor does not pass them, whatever else is committed.
+        The cursor does not pass them until they are done, even if later records are committed.
 
         Args:
-            records: As they were read; by positions alone they are looked up.
+            records: The records as they were read, or their positions; records are looked up by
+                positions.
             delay_s: How long they wait at least.
 
         Raises:
@@ -263,7 +265,7 @@ class Cursor:
             waiting.is_written = True
 
     async def reset(self, position: Position, *, state: bytes | None = None) -> None:
-        """Have reading go on at a position, back or forth, with nothing acknowledged behind it.
+        """Move the cursor to a position, back or forth, without acknowledgements after it.
 
         Raises as ``commit``.
         """
@@ -274,7 +276,7 @@ class Cursor:
             )
 
     async def hold_retention(self, *, holds: bool) -> None:
-        """Have retention keep what the cursor has not passed, or not; raises as ``commit``."""
+        """Say whether retention keeps what the cursor has not passed; raises as ``commit``."""
         async with self._turn:
             await self._change(replace(self._stored, holds_retention=holds))
 
@@ -302,7 +304,7 @@ class Cursor:
 
     @property
     def damage(self) -> StreamError | None:
-        """Why it cannot be used, if ``Stream.cursors`` listed one that is damaged; delete it."""
+        """Why the cursor cannot be used, if ``Stream.cursors`` found it damaged: delete it."""
         return self._stored.damage
 
     async def lag(self) -> Lag:

@@ -25,7 +25,7 @@ from quorumbook.streams.stream_context import StreamContext
 
 
 class Lag(NamedTuple):
-    """What was appended and not passed yet, as far as it is still there."""
+    """The records that were appended and not passed yet, and that still exist."""
 
     #: As they were appended: a record larger than an entry, which is stored in chunks, is one.
     records: int

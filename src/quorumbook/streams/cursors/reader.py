@@ -170,8 +170,8 @@ class CursorReader(Closing):
     """Reads by a cursor; made by ``Stream.reader(cursor=...)``.
 
     Iterate over it for records, over ``read_batches()`` for many at a time, or call ``read``: one
-    after the other.  Leaving its ``async with`` block without an error says that everything that
-    was handed out is done.
+    after the other.  If its ``async with`` block ends without an error, all records that were
+    handed out count as done.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class CursorReader(Closing):
 
         Raises:
             CursorConflictError: somebody else moved the cursor.
-            LockLostError: the lock went with the metadata session.
+            LockLostError: the metadata session ended, and the lock with it.
         """
         self._is_done()
         found: list[RecordBatch] = []
@@ -241,14 +241,14 @@ class CursorReader(Closing):
         return made_at_once(chain.from_iterable(found))
 
     async def commit(self) -> None:
-        """Move the cursor behind what is done: what was handed out before the last call."""
+        """Move the cursor past the records that were handed out before the last call."""
         await self._progress.commit()
 
     async def close(self, *, is_done: bool = False) -> None:
         """Let go of everything.
 
         Args:
-            is_done: Whether what was handed out last is done.
+            is_done: Whether the records that were handed out last count as done.
 
         Raises:
             CursorConflictError: somebody else moved the cursor.

@@ -41,7 +41,7 @@ class CursorState:
     position: Position
     #: What the application stored with the position; None if the position is another's.
     state: bytes | None = None
-    #: Whether retention keeps what it has not passed.
+    #: Whether retention keeps the records that the cursor has not passed.
     holds_retention: bool = False
     #: Whether retention deleted records that it had not passed.
     is_overrun: bool = False

@@ -23,7 +23,7 @@ _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/]")
 
 
 class Position(NamedTuple):
-    """Where a record is in a stream; positions order as the records do."""
+    """Where a record is in a stream; positions compare in the order of the records."""
 
     segment: int
     entry: int
@@ -31,7 +31,7 @@ class Position(NamedTuple):
 
     @property
     def next(self) -> Position:
-        """The position right behind; its record may be in the next entry or segment."""
+        """The position right after; the record there may be in the next entry or segment."""
         return Position(self.segment, self.entry, self.slot + 1)
 
     @property
@@ -61,7 +61,7 @@ class Position(NamedTuple):
 
     @classmethod
     def from_text(cls, text: str) -> Position:
-        """Read base64, as lenient as the peer: either alphabet, with or without padding.
+        """Read base64, as leniently as Java does: either alphabet, with or without padding.
 
         Raises:
             CorruptRecordsError: it is no position.

@@ -71,7 +71,7 @@ async def arrow_batches(
     Raises:
         ConfigError: there is no such column.
         BadRecordError: a record cannot be decoded, and that is to fail.
-        PositionTruncatedError: what it should start with was truncated away.
+        PositionTruncatedError: the record to start with was truncated.
         DataLossError: records are missing.
     """
     schema = schema_of(columns, decode, on_bad)

@@ -50,7 +50,7 @@ class Tabular:
         Raises:
             ConfigError: there is no such column, or pyarrow is missing.
             BadRecordError: a record cannot be decoded, and that is to fail.
-            PositionTruncatedError: what it should start with was truncated away.
+            PositionTruncatedError: the record to start with was truncated.
             DataLossError: records are missing.
         """
         with needs_extra("'quorumbook[arrow]'"):

@@ -159,17 +159,17 @@ class StreamPolicy(Options):
             )
 
     def over(self, inherited: StreamPolicy) -> StreamPolicy:
-        """Return this policy with what it leaves out taken from another."""
+        """Return this policy; values that it leaves out are taken from another policy."""
         mine = _given(self)
         return dataclasses.replace(inherited, **mine)
 
     def labels(self) -> dict[str, str]:
-        """Return what the bookies of segments must carry."""
+        """Return the labels that the bookies of segments must carry."""
         texts = [each for each in (self.bookie_labels or "").split(",") if each]
         return parse_labels(texts, "bookie_labels")
 
     def placement_metadata(self) -> dict[str, bytes]:
-        """Return what is in the custom metadata of segments' ledgers about where they lie.
+        """Return the custom metadata that tell how the ledgers of segments are placed.
 
         Raises:
             ConfigError: it is no placement.
@@ -182,7 +182,7 @@ class StreamPolicy(Options):
         return {PLACEMENT_KEY: encode_options(given)} if given else {}
 
     def ledger_keywords(self, custom_metadata: Mapping[str, bytes]) -> LedgerKeywords:
-        """Return how ``create_ledger`` makes a ledger as this policy, complete, has them."""
+        """Return the keywords of ``create_ledger`` for this policy, which must be complete."""
         return {
             "ensemble_size": known(self.ensemble_size),
             "write_quorum_size": known(self.write_quorum_size),
@@ -249,7 +249,7 @@ class StreamPolicy(Options):
         """Build from what a person wrote, units included.
 
         Raises:
-            ConfigError: there is no such policy, or it is no value of it.
+            ConfigError: a name or a value is not valid.
         """
         known = {each.name: each for each in cls.declared()}
         read = {

@@ -142,7 +142,7 @@ class Consumer(Closing):
         """Leave the group, and let the others have the partitions.
 
         Args:
-            is_done: Whether what was handed out last is done.
+            is_done: Whether the records that were handed out last count as done.
         """
         if self._task is None:
             return
@@ -195,7 +195,7 @@ class Consumer(Closing):
 
     @property
     def assignment(self) -> frozenset[int]:
-        """The partitions whose records it hands out now."""
+        """The partitions whose records this member hands out now."""
         return frozenset(self._shares)
 
     # Consuming -----------------------------------------------------------------------------
@@ -260,10 +260,10 @@ class Consumer(Closing):
                 await cursor.ack(*(each.record for each in records if each.partition == number))
 
     async def nack(self, *records: PartitionRecord, delay_s: float = 0) -> None:
-        """Refuse records that are in hand: they are handed out again, to whom has the partition.
+        """Refuse records: they are handed out again, to the member that then has the partition.
 
-        Until such a record is done the group's cursor does not pass it, whatever else is
-        committed.  One that was handed out ``max_deliveries`` times is given up instead.
+        The group's cursor does not pass such a record until it is done, even if later records are
+        committed.  A record that was handed out ``max_deliveries`` times is given up instead.
 
         Args:
             records: As they were handed out.

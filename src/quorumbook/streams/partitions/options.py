@@ -27,15 +27,17 @@ class PartitionedReaderOptions(ReadingOptions):
     """The options of ``PartitionedStream.reader``: those of each reader, and which.
 
     Attributes:
-        start: For all of them, or a StreamCut that says it for each; one that it does not name
-            is read from its first record on.
+        start: One place for all partitions, or a StreamCut with a place for each; a partition that
+            it does not name is read from its first record.
         end: Positions before which to stop.
         tail: Wait for more at the end, instead of stopping there.
         partitions: Which; all if not given.
         cursor: Begin where the cursor of this name is in each.
-        exclusive: Be the only one that reads by the cursor so.
-        wait_for_lock_s: How long another one may keep that right; None: as long as it likes.
-        auto_commit_s: How often to move the cursors behind what is done; 0: the caller does.
+        exclusive: Be the only exclusive reader of these cursors; others wait, or get
+            ``CursorBusyError``.
+        wait_for_lock_s: How long to wait for another exclusive reader; None: without limit.
+        auto_commit_s: How often to move the cursors past the records that are done; 0: the caller
+            does it.
     """
 
     start: StreamCut | Time | Literal["earliest", "latest"] = field(
@@ -57,11 +59,13 @@ class ConsumerOptions(ReadingOptions):
     Attributes:
         group: Its name; it is made if there is none.
         start: Where the group begins in a partition that it has never read.
-        holds_retention: Whether retention keeps what the group has not passed; None: as it is.
-        dead_letter: The stream that gets what is given up, made if there is none; None: it is
-            logged, and counts as done.
+        holds_retention: Whether retention keeps the records that the group has not passed; None:
+            leave this as it is.
+        dead_letter: The stream that gets records that are given up; it is made if it does not
+            exist. None: such records are logged, and count as done.
         on_revoked: Called with a partition before it is released; what it returns is awaited.
-        on_assigned: Called with a partition before its first record is handed out, likewise.
+        on_assigned: Called with a partition before its first record is handed out; what it returns
+            is awaited.
     """
 
     SECTION: ClassVar[str] = "consumer"

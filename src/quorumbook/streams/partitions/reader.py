@@ -51,7 +51,7 @@ class PartitionedReader(Closing):
 
     @property
     def position(self) -> StreamCut:
-        """Where the next record of each partition is, or a position before it."""
+        """For each partition, the position of the next record, or a position before it."""
         return StreamCut((number, self._place(number)) for number in sorted(self._readers))
 
     def _place(self, number: int) -> Position:

@@ -122,7 +122,8 @@ class PartitionedStream(Tabular, HasSchemas):
             name: Its name; its partitions are the streams ``name/p0``, ``name/p1``, …
             partitions: How many; ``grow`` adds more.
             policy: What each partition says for itself.
-            exist_ok: Let one of so many partitions be that is there already, and complete it.
+            exist_ok: If it exists already with this number of partitions, take it and complete
+                it, instead of raising an error.
 
         Raises:
             StreamExistsError: there is one, or a stream of this name.
@@ -168,15 +169,15 @@ class PartitionedStream(Tabular, HasSchemas):
         return self._take(count)
 
     async def grow(self, partitions: int, *, policy: StreamPolicy | None = None) -> None:
-        """Have more partitions: empty ones, behind those that there are.
+        """Add empty partitions after the existing ones.
 
-        From then on a key's records go to its partition among all of them, which may be another
-        one than before.  Writers and readers know the new ones when they are opened next; groups
-        notice them, and begin with their first records.
+        From then on, the records of a key may go to another partition than before.  Writers and
+        readers know the new partitions when they are opened next; groups notice them, and begin
+        with their first records.
 
         Args:
             partitions: How many there are then.
-            policy: What each new one says for itself; as the first does, if not given.
+            policy: The policy of each new partition; by default that of the first partition.
 
         Raises:
             ConfigError: there are more already, or it would be too many.
@@ -241,7 +242,7 @@ class PartitionedStream(Tabular, HasSchemas):
 
     @property
     def partitions(self) -> tuple[Stream, ...]:
-        """The partitions, as far as this process knows; ``refresh`` looks."""
+        """The partitions that this process knows; ``refresh`` asks the metadata store again."""
         return self._partitions
 
     @property
@@ -344,8 +345,8 @@ class PartitionedStream(Tabular, HasSchemas):
     def consumer(self, group: str, **options: Any) -> Opening[Consumer]:
         """Join a group that consumes the stream: ``async with orders.consumer("billing") as …``.
 
-        Each partition is handed out by one member at a time; how far the group is, is in cursors
-        of its name.
+        One member at a time hands out the records of a partition. Cursors with the group's name
+        store how far the group has come.
 
         Args:
             group: Its name; it is made if there is none.
@@ -374,7 +375,7 @@ class PartitionedStream(Tabular, HasSchemas):
     async def groups(self) -> list[GroupInfo[Cursor]]:
         """Return the groups that consume the stream, by name.
 
-        One whose node is damaged is there with its ``damage``.
+        A group whose node is damaged is listed with its ``damage``.
         """
         names = await group_names(self._store, self.node)
         return [await self.group(name) for name in names]
@@ -444,9 +445,9 @@ class PartitionedStream(Tabular, HasSchemas):
     async def truncate(
         self, before: StreamCut | Time, *, dry_run: bool = False
     ) -> dict[int, list[TruncatedSegment]]:
-        """Cut off what lies before a cut in the partitions that it names, or before a time in all.
+        """Remove records before a cut, in the partitions that it names, or before a time, in all.
 
-        If it is interrupted, repeat it: what is cut off already stays so.
+        If it is interrupted, repeat it.
 
         Args:
             before: The first record that stays of each partition, or when it was appended.

@@ -35,7 +35,7 @@ class PartitionedWriter(ClosingQuietly):
 
     @property
     def writers(self) -> dict[int, StreamWriter]:
-        """The writers of the partitions, for what is done to one alone."""
+        """The writers of single partitions."""
         return self._writers
 
     async def append(
@@ -49,8 +49,8 @@ class PartitionedWriter(ClosingQuietly):
             key: Records of one key are in one partition, in the order they were appended; readers
                 get it too.
             partition: The partition itself, in place of a key.
-            options: Others of ``StreamWriter.append``.  Numbers of a producer ascend in each
-                partition, and may be those of one source for all.
+            options: Others of ``StreamWriter.append``.  A producer's numbers ascend within each
+                partition; they may be numbered across all partitions.
 
         Raises:
             LocalProtocolError: the partition is not held by this writer.
@@ -101,7 +101,7 @@ class PartitionedWriter(ClosingQuietly):
             txids: Their transaction ids, which ascend in each partition.
 
         Returns:
-            Where each is, in the order given.
+            Where each record is, in the order given.
         """
         kept = list(payloads)
         carried = attributes if keys is None else [keyed(key) for key in keys]
@@ -125,7 +125,7 @@ class PartitionedWriter(ClosingQuietly):
         return in_order(parts, found)
 
     async def drain(self) -> None:
-        """Wait until there is room again for what was refused last."""
+        """Wait until there is room for the append that was refused last."""
         await asyncio.gather(*(writer.drain() for writer in self._writers.values()))
 
     async def flush(self) -> None:

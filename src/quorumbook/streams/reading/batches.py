@@ -43,7 +43,7 @@ class Record(NamedTuple):
 
     @property
     def key(self) -> bytes | None:
-        """What the record is about, as its appender said; None if that was not said."""
+        """The record's key; None if the program that appended it gave none."""
         return self.attributes.key
 
     @property
@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
     @property
     def event_time_ms(self) -> int | None:
-        """When what it tells of happened, as its appender said."""
+        """The event time, if the program that appended the record gave one."""
         return self.attributes.event_time_ms
 
 
@@ -137,22 +137,22 @@ class RecordBatch:
         return Position(segment, entry, slot + len(self.payloads))
 
     def place(self, index: int) -> Position:
-        """Return where the record is that has so many of them before it."""
+        """Return the position of the record with this index in the batch."""
         segment, entry, slot = self.first_position
         return Position(segment, entry, slot + index)
 
     @property
     def last_sequence_id(self) -> int:
-        """The sequence id of the last one; below 0 where it cannot be known."""
+        """The sequence id of the last record; below 0 if it cannot be known."""
         return self.sequence_id(len(self.payloads) - 1)
 
     @property
     def next_sequence_id(self) -> int:
-        """The sequence id of the record behind them; below 0 where it cannot be known."""
+        """The sequence id of the record after these; below 0 if it cannot be known."""
         return self.sequence_id(len(self.payloads) + self.further_chunks)
 
     def sequence_id(self, index: int) -> int:
-        """Return the sequence id of the record that has so many of them before it."""
+        """Return the sequence id of the record with this index in the batch."""
         first = self.first_sequence_id
         return -1 if first == UNKNOWN_SEQUENCE_ID else first + index
 
@@ -180,11 +180,11 @@ class RecordBatch:
         return made(Record, rows)
 
     def record(self, index: int) -> Record:
-        """Return the record that has so many of them before it."""
+        """Return the record with this index in the batch."""
         return next(iter(self.part(index, index + 1)))
 
     def part(self, start: int, stop: int) -> RecordBatch:
-        """Return some of the records, by their place in the batch."""
+        """Return some of the records, by their indexes in the batch."""
         if start <= 0 and stop >= len(self.payloads):
             return self
         segment, entry, slot = self.first_position
@@ -199,7 +199,7 @@ class RecordBatch:
         )
 
     def between(self, start: Position, end: Position | None) -> RecordBatch | None:
-        """Return those from one position up to another, which is not included; None: none."""
+        """Return the records from one position to before another; None if there are none."""
         if end is None and start <= self.first_position:
             return self
         segment, entry, slot = self.first_position

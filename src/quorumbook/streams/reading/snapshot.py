@@ -74,7 +74,7 @@ class StreamSnapshot:
     end: Position
 
     def splits(self, target_bytes: int = 64 * 1024 * 1024) -> list[Split]:
-        """Return ranges of about so many bytes each: one entry at least."""
+        """Return ranges of about this many bytes each, and at least one entry."""
         found = []
         for segment in self.segments:
             metadata, entries = segment.metadata, segment.last_entry + 1

@@ -46,7 +46,7 @@ class Decoder:
 
     @property
     def column(self) -> Column:
-        """The column of decoded records: a struct of the schema's fields."""
+        """Decode records into one Arrow column: a struct with the schema's fields."""
         return self._target.column
 
     def value(self, payload: bytes, headers: Mapping[str, bytes] = _NO_HEADERS) -> Any:
@@ -66,7 +66,7 @@ class Decoder:
             raise BadRecordError(str(error)) from error
 
     def row(self, payload: bytes, headers: Mapping[str, bytes] = _NO_HEADERS) -> Any:
-        """Return the same as ``column`` holds it; raises as ``value`` does."""
+        """Decode one record into the form that ``column`` has; raises as ``value`` does."""
         try:
             return self._target.row(self.value(payload, headers))
         except ValueError as error:

@@ -37,7 +37,7 @@ class ByteStream:
 
     @takes(WriterOptions)
     def writer(self, **options: Any) -> Opening[ByteWriter]:
-        """Append bytes, as the only one: ``async with bytes.writer() as file``.
+        """Append bytes, as the only writer: ``async with bytes.writer() as file``.
 
         Args:
             options: Those of ``Stream.writer``.
@@ -78,7 +78,7 @@ class ByteStream:
         return 0
 
     async def truncate(self, before: int) -> int:
-        """Cut bytes off at the beginning, as far as whole records of them lie before an offset.
+        """Remove the records at the beginning that lie entirely before an offset.
 
         Offsets stay what they are.
 

@@ -70,7 +70,7 @@ class _Proposal(NamedTuple):
 
 
 class StateMachine(Closing, Generic[S]):
-    """One replica; opened by ``async with``, and a follower until it ``lead``s."""
+    """One replica; opened by ``async with``. It is a follower until it calls ``lead``."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class StateMachine(Closing, Generic[S]):
     # Life ----------------------------------------------------------------------------------
 
     async def open(self) -> StateMachine[S]:
-        """Restore the newest snapshot, apply what is behind it, and follow the stream.
+        """Restore the newest snapshot, apply the commands after it, and follow the stream.
 
         Raises:
             PositionTruncatedError: commands are gone that no snapshot has.
@@ -146,7 +146,7 @@ class StateMachine(Closing, Generic[S]):
 
     @property
     def position(self) -> Position | None:
-        """Behind the last command that was applied; None before the first."""
+        """The position after the last command that was applied; None before the first."""
         return self._follower.next
 
     async def refresh(self) -> None:
@@ -195,12 +195,12 @@ class StateMachine(Closing, Generic[S]):
         self._writer = writer
 
     async def propose(self, payload: bytes) -> Any:
-        """Append a command, and return what ``apply`` made of it when it was safe.
+        """Append a command, wait until it is safe and applied, and return what ``apply`` returned.
 
         Raises:
             LocalProtocolError: this replica does not lead.
-            WriterFencedError: another one leads now; the command's fate is unknown here until it
-                is seen, or not, among those applied.
+            WriterFencedError: another replica leads now. Whether the command was stored is known
+                only when it is applied, or a later one is.
         """
         try:
             future = await self._append(payload)
@@ -235,10 +235,10 @@ class StateMachine(Closing, Generic[S]):
     # Snapshots -----------------------------------------------------------------------------
 
     async def snapshot(self) -> bool:
-        """Store the state as it is now, and delete the snapshot before.
+        """Store the state as it is now, and delete the previous snapshot.
 
         Returns:
-            Whether it is the newest now; else another replica makes, or made, one.
+            Whether this is the newest snapshot now; if not, another replica makes or has made one.
         """
         self._follower.check()
         position = self._follower.next

@@ -41,8 +41,9 @@ class Change(NamedTuple, Generic[K, V]):
 class TableView(Closing, Mapping[K, V]):
     """The latest value of each key of a stream; a mapping, opened by ``async with``.
 
-    A record whose value is None deletes its key.  Once the stream cannot be followed any more
-    (records are lost, or were truncated before they were read), every use raises why.
+    A record whose value is None deletes its key.  If the stream cannot be followed any more
+    (records are lost, or were truncated before they were read), every use of the table raises the
+    reason.
     """
 
     @overload
@@ -77,7 +78,7 @@ class TableView(Closing, Mapping[K, V]):
         """Read what there is, and follow the stream from then on; ``async with`` does it.
 
         Raises:
-            StreamError: something of it cannot be read.
+            StreamError: a record of the stream cannot be read.
         """
         await self._follower.catch_up()
         self._follower.start()
@@ -104,7 +105,7 @@ class TableView(Closing, Mapping[K, V]):
 
     @property
     def position(self) -> Position | None:
-        """Behind the last record that is in the table; None before the first."""
+        """The position after the last record that is in the table; None before the first."""
         return self._follower.next
 
     async def refresh(self) -> None:
@@ -120,10 +121,11 @@ class TableView(Closing, Mapping[K, V]):
     # Being told ----------------------------------------------------------------------------
 
     def on_change(self, callback: Callable[[K, V | None], object]) -> Callable[[], None]:
-        """Have a callback run for every record, in order, with its key and value; None: deleted.
+        """Call a function for every record, in order, with key and value; None: deleted.
 
-        A caller that looks through the table first, without an ``await`` between, misses nothing
-        and sees nothing twice.  A callback that raises is logged, and the next record goes on.
+        If you look through the table before this call, without an ``await`` in between, you miss no
+        change and see none twice.  If the callback raises, the error is logged, and the next record
+        follows.
 
         Returns:
             A function that removes the callback again.
@@ -132,7 +134,7 @@ class TableView(Closing, Mapping[K, V]):
         return lambda: self._callbacks.remove(callback)
 
     async def changes(self, *, replay: bool = False) -> AsyncGenerator[Change[K, V], None]:
-        """Yield what becomes of keys: of each its latest value when its turn comes.
+        """Yield keys that change, each with its latest value at that moment.
 
         Args:
             replay: Begin with everything that is in the table.

@@ -86,9 +86,9 @@ class StreamWriter(ClosingQuietly):
             raise copy_error(self._pump.error)
 
     async def abort(self) -> None:
-        """Stop at once: fail what is pending, and leave the segment for the next writer.
+        """Stop at once: pending appends fail, and the next writer completes the segment.
 
-        Readers see what was acknowledged, unless no bookie can be told of it.
+        Readers see the acknowledged records, unless no bookie can be reached to tell it.
         """
         self._pump.check_owner()
         pump, error = self._pump, LedgerClosedError("the writer was aborted")
@@ -119,7 +119,7 @@ class StreamWriter(ClosingQuietly):
         return self._pump.state.last_txid
 
     def last_number(self) -> int:
-        """Return the last number of this writer's producer, stored or on its way; -1: none."""
+        """Return the last number of this writer's producer, stored or pending, or -1."""
         self._intake.take()
         return -1 if self._numbering is None else self._numbering.last
 
@@ -151,18 +151,19 @@ class StreamWriter(ClosingQuietly):
     ) -> Appended:
         """Append a record and wait until it is safe.
 
-        One that fits into no entry is stored in chunks, each of which has a sequence id; the
-        record's is the first.
+        A record that is larger than an entry is stored in chunks, each with a sequence id; the
+        record has that of its first chunk.
 
         Args:
             payload: The record; anything but ``bytes`` is copied.
-            key: What it is about; readers get it beside the payload.
-            headers: What else goes with it; together with the key 64 KiB at most.
-            event_time_ms: When what it tells of happened, since 1970.
-            txid: Its transaction id, not below the last; the next one if not given.
-            producer_seq: Its number, if the writer has a producer; the next one if not given.  One
-                that is not above the producer's last is a duplicate: nothing is stored, and the
-                result says where the original is, if that is still known.
+            key: The record's key; readers get it beside the payload.
+            headers: The record's headers; together with the key 64 KiB at most.
+            event_time_ms: The event time, since 1970.
+            txid: The record's transaction id, not below the last one; by default the next id.
+            producer_seq: The record's number, if the writer has a producer; by default the next
+                number.  If the number is not above the producer's last one, the record is a
+                duplicate: nothing is stored, and the result says where the original is, if that is
+                still known.
             expected_sequence: Append it only if it gets this sequence id.
 
         Raises:
@@ -171,7 +172,7 @@ class StreamWriter(ClosingQuietly):
             SequenceConflictError: it would have another sequence id.
             WriterFencedError: another writer took the stream over; the record's fate is unknown.
             StreamSealedError: the stream was sealed.
-            QuotaExceededError: the stream holds what it may.
+            QuotaExceededError: the stream has reached the policy's ``max_total_bytes``.
         """
         while True:
             try:
@@ -232,9 +233,10 @@ class StreamWriter(ClosingQuietly):
         """Append a record without a future of its own, the fastest way for one record a call.
 
         Returns:
-            Its sequence id, for ``confirmed``; of a record in chunks the last one's, and of a
-            duplicate that of a record before which its original was appended.  What goes wrong
-            later is raised by ``confirmed``, ``drain``, ``flush``, ``close`` and the next call.
+            A sequence id for ``confirmed``: the record's; of a record in chunks that of the last
+            chunk; of a duplicate that of a record that was appended after the original.  An error
+            that happens later is raised by ``confirmed``, ``drain``, ``flush``, ``close`` and the
+            next call.
 
         Raises:
             BackpressureError: too much is pending; ``await drain()`` and try again.
@@ -310,7 +312,7 @@ class StreamWriter(ClosingQuietly):
             payloads: The records, one at least.
             attributes: Key, headers and event time of each.
             txids: Their transaction ids.
-            producer_seq: The first one's number; the others follow.
+            producer_seq: The number of the first record; the others follow.
             atomic: All of them become one entry, so that readers see all or none; ``"set"``: one
                 record set of DistributedLog's, with one transaction id for all.
             expected_sequence: Append them only if the first gets this sequence id.
@@ -401,7 +403,7 @@ class StreamWriter(ClosingQuietly):
             self._pump.begin_turn(sequence_id)
 
     async def drain(self) -> None:
-        """Wait until there is room again for what was refused last."""
+        """Wait until there is room for the append that was refused last."""
         self._check_open()
         await self._pump.window.drained()
         self._check_open()

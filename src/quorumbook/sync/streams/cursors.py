@@ -21,27 +21,27 @@ class Cursor(Twin[aio.Cursor]):
     position = held(aio.Cursor, lambda it: it.position)
     """Where to go on reading: ``stream.reader(cursor.position)``."""
     damage = held(aio.Cursor, lambda it: it.damage)
-    """Why it cannot be used, if ``Stream.cursors`` listed one that is damaged; delete it."""
+    """Why the cursor cannot be used, if ``Stream.cursors`` found it damaged: delete it."""
     state = held(aio.Cursor, lambda it: it.state)
-    """What was stored with the position; None if nothing was, or another side moved it."""
+    """The state stored with the position; None if none was, or Java moved the cursor."""
     holds_retention = held(aio.Cursor, lambda it: it.holds_retention)
-    """Whether retention keeps what it has not passed."""
+    """Whether retention keeps the records that the cursor has not passed."""
     is_overrun = held(aio.Cursor, lambda it: it.is_overrun)
     """Whether a hard limit of retention deleted records that it had not passed."""
     refresh = blocking(aio.Cursor.refresh)
     """Read it again, after a CursorConflictError say."""
     acks = held(aio.Cursor, lambda it: it.acks)
-    """What was acknowledged one by one; None if nothing was from its position on."""
+    """Records after the position that were acknowledged one by one; None if there are none."""
     owner = held(aio.Cursor, lambda it: it.owner)
-    """Which member of a group moves it; empty if none does."""
+    """The member of a group that moves the cursor; empty if none does."""
     commit = blocking(aio.Cursor.commit)
     """Store how far the application is."""
     ack = blocking(aio.Cursor.ack)
     """Store that single records are done, in any order."""
     nack = blocking(aio.Cursor.nack)
-    """Take acknowledgements back: who reads by the cursor next gets those records again."""
+    """Take acknowledgements back: the next reader of the cursor gets those records again."""
     refuse = blocking(aio.Cursor.refuse)
-    """Have a group's members hand out records again, and count the failed attempt."""
+    """Make a group's members hand out records again, and count the failed attempt."""
     reset = blocking(aio.Cursor.reset)
     """Have reading go on at a position, back or forth."""
     hold_retention = blocking(aio.Cursor.hold_retention)
@@ -68,7 +68,7 @@ class CursorReader(Taking[aio_reader.CursorReader, Record]):
     read_batches = iterating(aio_reader.CursorReader.read_batches)
     """Yield records as they come, those of an entry together."""
     commit = blocking(aio_reader.CursorReader.commit)
-    """Move the cursor behind what is done: what was handed out before the last call."""
+    """Move the cursor past the records that were handed out before the last call."""
     close = blocking(aio_reader.CursorReader.close)
     """Let go of everything."""
 

@@ -36,9 +36,9 @@ class Namespace(Closing[aio.Namespace]):
     bind = staticmethod(once(aio.Namespace.bind))
     """Make a node a namespace."""
     unbind = staticmethod(once(aio.Namespace.unbind))
-    """Make a node an ordinary one again; its streams stay where they are."""
+    """Remove the mark that makes a metadata node a namespace; its streams are not deleted."""
     close = blocking(aio.Namespace.close)
-    """Let go of what ``open`` made; writers and readers are closed before."""
+    """Close the client that ``open`` made; close writers and readers first."""
 
     @property
     def client(self) -> BookKeeper:
@@ -48,7 +48,7 @@ class Namespace(Closing[aio.Namespace]):
     path = held(aio.Namespace, lambda it: it.path)
     """The namespace's node."""
     policy = blocking(aio.Namespace.policy)
-    """Return the policy of all streams that set none of their own, as far as it was set."""
+    """Return the policy of streams without one of their own; None where no value was set."""
     set_policy = blocking(aio.Namespace.set_policy)
     """Replace the policy for all streams."""
     orphans = blocking(aio.Namespace.orphans)

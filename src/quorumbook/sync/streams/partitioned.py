@@ -108,13 +108,13 @@ class PartitionedStream(Tabular, Twin[aio.PartitionedStream]):
     decoder = blocking(aio.PartitionedStream.decoder)
     """Return what decodes records, and encodes them."""
     grow = blocking(aio.PartitionedStream.grow)
-    """Have more partitions: empty ones, behind those that there are."""
+    """Add empty partitions after the existing ones."""
     delete = blocking(aio.PartitionedStream.delete)
     """Delete it with all its records, and what is known of its groups."""
     name = held(aio.PartitionedStream, lambda it: it.name)
     """The name that the partitions share."""
     partitions = held(aio.PartitionedStream, lambda it: _streams(it.partitions))
-    """The partitions, as far as this process knows; ``refresh`` looks."""
+    """The partitions that this process knows; ``refresh`` asks the metadata store again."""
     node = held(aio.PartitionedStream, lambda it: it.node)
     """The metadata node that says how many partitions there are."""
 
@@ -173,7 +173,7 @@ class PartitionedWriter(ClosingQuietly[AioWriter]):
 
     @property
     def writers(self) -> dict[int, StreamWriter]:
-        """The writers of the partitions, for what is done to one alone."""
+        """The writers of single partitions."""
         return self._writers
 
     def append(
@@ -231,7 +231,7 @@ class PartitionedWriter(ClosingQuietly[AioWriter]):
         return in_order(parts, {number: each.result() for number, each in futures.items()})
 
     def drain(self) -> None:
-        """Wait until there is room again for what was refused last."""
+        """Wait until there is room for the append that was refused last."""
         self._each(StreamWriter.drain)
 
     def flush(self) -> None:
@@ -280,7 +280,7 @@ class PartitionedReader(Taking[AioReader, PartitionRecord]):
 
     @property
     def position(self) -> StreamCut:
-        """Where the next record of each partition is, or a position before it."""
+        """For each partition, the position of the next record, or a position before it."""
         cut = self._aio.position
         for number, record in reversed(self._fetched):
             cut[number] = record.position
@@ -300,7 +300,7 @@ class Consumer(Taking[AioConsumer, Delivery]):
     generation = held(AioConsumer, lambda it: it.generation)
     """The generation of the group that this member knows of."""
     assignment = held(AioConsumer, lambda it: it.assignment)
-    """The partitions whose records it hands out now."""
+    """The partitions whose records this member hands out now."""
 
     commit = blocking(AioConsumer.commit)
     """Store that a record and all before it in its partition are done."""

@@ -95,7 +95,7 @@ class Stream(Tabular, Twin[aio.Stream]):
         return _twin_of(self._run(lambda: self._aio.reader(begin_at, **options)))
 
     find = blocking(aio.Stream.find)
-    """Return where the first record is, or will be, that is not less than what is given."""
+    """Return where the first record is, or will be, that is not before the given place."""
     get = blocking(aio.Stream.get)
     """Return one record."""
     first = blocking(aio.Stream.first)
@@ -107,7 +107,7 @@ class Stream(Tabular, Twin[aio.Stream]):
     read_range = blocking(aio.Stream.read_range)
     """Return the records from one place up to another, or to the last that is there."""
     lag = blocking(aio.Stream.lag)
-    """Return what is between a position, a reader's say, and the last record."""
+    """Return what lies between a position (for example a reader's) and the last record."""
     truncate = blocking(aio.Stream.truncate)
     """Cut off what lies before a record: readers get nothing of it any more."""
     snapshot = blocking(aio.Stream.snapshot)
@@ -122,7 +122,7 @@ class Stream(Tabular, Twin[aio.Stream]):
     cursors = blocking(aio.Stream.cursors, _cursors)
     """Return all cursors by name, DistributedLog's subscriptions included."""
     recover = blocking(aio.Stream.recover)
-    """Shut a writer out, and complete what it left, without writing anything."""
+    """Fence a writer out, and complete the segment that it left, without writing anything."""
     readable_segments = blocking(aio.Stream.readable_segments)
     """Return the segments whose nodes can be read, to be shown."""
     segments = blocking(aio.Stream.segments)

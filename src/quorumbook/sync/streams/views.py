@@ -184,14 +184,14 @@ class TableView(Closing[aio_table.TableView[K, V]], Mapping[K, V]):
         return self._now().values()
 
     position = held(aio_table.TableView, lambda it: it.position)
-    """Behind the last record that is in the table; None before the first."""
+    """The position after the last record that is in the table; None before the first."""
     refresh = blocking(aio_table.TableView.refresh)
     """Wait until everything is in the table that readers can see now."""
     wait_for = blocking(aio_table.TableView.wait_for)
     """Wait until the record at a position is in the table: what ``append`` returned, say."""
 
     def on_change(self, callback: Callable[[K, V | None], object]) -> Callable[[], None]:
-        """Have a callback run for every record, in order, with its key and value; None: deleted.
+        """Call a function for every record, in order, with key and value; None: deleted.
 
         What came before is not told; who wants that too takes ``changes(replay=True)``.
 
@@ -245,7 +245,7 @@ class StateMachine(Closing[aio_machine.StateMachine[S]]):
         self.state = state
 
     def open(self) -> StateMachine[S]:
-        """Restore the newest snapshot, apply what is behind it, and follow the stream."""
+        """Restore the newest snapshot, apply the commands after it, and follow the stream."""
         self._run(self._aio.open)
         return self
 
@@ -260,7 +260,7 @@ class StateMachine(Closing[aio_machine.StateMachine[S]]):
     next_sequence_id = held(aio_machine.StateMachine, lambda it: it.next_sequence_id)
     """One more than the sequence id of the last command that was applied; 0 before it."""
     position = held(aio_machine.StateMachine, lambda it: it.position)
-    """Behind the last command that was applied; None before the first."""
+    """The position after the last command that was applied; None before the first."""
     refresh = blocking(aio_machine.StateMachine.refresh)
     """Wait until everything is applied that readers can see now."""
     wait_for = blocking(aio_machine.StateMachine.wait_for)
@@ -272,8 +272,8 @@ class StateMachine(Closing[aio_machine.StateMachine[S]]):
         self._run(lambda: self._aio.lead(**options))
 
     propose = blocking(aio_machine.StateMachine.propose)
-    """Append a command, and return what ``apply`` made of it when it was safe."""
+    """Append a command, wait until it is safe and applied, and return what ``apply`` returned."""
     step_down = blocking(aio_machine.StateMachine.step_down)
     """Wait for what was proposed, stop leading, and follow."""
     snapshot = blocking(aio_machine.StateMachine.snapshot)
-    """Store the state as it is now, and delete the snapshot before."""
+    """Store the state as it is now, and delete the previous snapshot."""

@@ -156,7 +156,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         return self._known(lambda it: it.last_txid)
 
     def last_number(self) -> int:
-        """Return the last number of this writer's producer, stored or on its way; -1: none."""
+        """Return the last number of this writer's producer, stored or pending, or -1."""
         return self._known(aio.StreamWriter.last_number)
 
     last_position = held(aio.StreamWriter, lambda it: it.last_position)
@@ -222,7 +222,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         self._check_failure()
 
     def drain(self) -> None:
-        """Wait until there is room again for what was refused last."""
+        """Wait until there is room for the append that was refused last."""
         self._check_process()
         with self._room:
             self._wait_for_room()
@@ -250,7 +250,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         self._check_failure()
 
     abort = blocking(aio.StreamWriter.abort)
-    """Stop at once: fail what is pending, and leave the segment for the next writer."""
+    """Stop at once: pending appends fail, and the next writer completes the segment."""
 
     def _joined_with_future(self, payload: Any, options: dict[str, Any] | None) -> Future[Any]:
         self._check_process()
