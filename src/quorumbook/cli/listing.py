@@ -99,7 +99,7 @@ def listing_options(columns: Sequence[str]) -> Callable[[F], F]:
         )(command)  # fmt: skip
         command = click.option(
             "--limit", type=click.IntRange(min=1), metavar="N", is_eager=True,
-            help=f"So many to a page [default: all; {_LIMIT} with --sort or --page].",
+            help=f"Rows on a page [default: all; {_LIMIT} with --sort or --page].",
         )(command)  # fmt: skip
         return click.option(
             "--page", type=click.IntRange(min=1), metavar="N", default=1, is_eager=True,
@@ -118,8 +118,8 @@ def extent_options(size: str, age: str) -> Callable[[F], F]:
     """
     of_size, of_age = Written.amount(Kind.SIZE, minimum=0), Written.amount(Kind.DURATION, minimum=0)
     options = (
-        ("--min-size", of_size, "SIZE", f"Only with at least so many {size}."),
-        ("--max-size", of_size, "SIZE", f"Only with at most so many {size}."),
+        ("--min-size", of_size, "SIZE", f"Only with at least this many {size}."),
+        ("--max-size", of_size, "SIZE", f"Only with at most this many {size}."),
         ("--older-than", of_age, "DURATION", f"Only those {age} longer ago."),
         ("--newer-than", of_age, "DURATION", f"Only those {age} since then."),
     )

@@ -95,7 +95,7 @@ class ClientOptions(Options):
         peer_key="reorderReadSequenceEnabled",
     )
     reorder_pending_reads: int = option(
-        0, "Ask a bookie later that has so many more reads under way than the idlest; 0 never.",
+        0, "Ask a bookie later if it has this many more reads under way than the idlest; 0 never.",
         minimum=0, peer_key="readReorderThresholdPendingRequests",
     )
     sticky_reads: bool = option(

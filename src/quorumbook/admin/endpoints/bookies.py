@@ -304,7 +304,7 @@ ENDPOINTS = (
              command="quorumbook bookie drain {bookie}"),
     Endpoint("GET", f"{_BASE}/ledgers", Role.VIEWER,
              "What a bookie holds: what a drain or a recovery would move.", _shares,
-             query={"limit": Field("integer", "Of the ledgers so many at most.", default=100,
+             query={"limit": Field("integer", "At most this many ledgers.", default=100,
                                    minimum=1, maximum=1000)},
              names=_NAMES, command="quorumbook bookie drain {bookie} --dry-run"),
     Endpoint("POST", f"{_BASE}/recover", Role.OPERATOR,

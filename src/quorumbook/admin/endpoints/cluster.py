@@ -224,7 +224,7 @@ async def _revoke_token(ask: Ask) -> object:
 
 
 NODE_PATH = Field("string", "Its path; the cluster's root if not given.", max_length=2000)
-_LIMIT = Field("integer", "So many at most.", default=100, minimum=1, maximum=1000)
+_LIMIT = Field("integer", "At most this many.", default=100, minimum=1, maximum=1000)
 TOKEN_FIELDS = {
     "name": Field("string", "Whom it is for.", is_required=True, max_length=64,
                   example="ci"),

@@ -241,7 +241,7 @@ async def _delete(ask: Ask) -> object:
 LIST_QUERY = {
     "after": Field("integer", "Only greater ids: `next_after` of the page before.", minimum=0,
                    maximum=ID_MAX),
-    "limit": Field("integer", "So many at most.", default=100, minimum=1, maximum=1000),
+    "limit": Field("integer", "At most this many.", default=100, minimum=1, maximum=1000),
     "state": Field("string", "Only in this state.", choices=STATES),
     "bookie": Field("string", "Only with replicas on this bookie.", max_length=300),
     "min_bytes": Field("integer", "Only of this length and more.", minimum=0, maximum=ID_MAX),
@@ -256,7 +256,7 @@ ENTRY = Field("integer", "The entry.", minimum=0, maximum=ID_MAX, example=0)
 ENTRIES_QUERY = {
     "first": Field("integer", "The first entry.", default=0, minimum=0, maximum=ID_MAX),
     "last": Field("integer", "The last entry.", minimum=0, maximum=ID_MAX),
-    "limit": Field("integer", "So many at most.", default=100, minimum=1, maximum=1000),
+    "limit": Field("integer", "At most this many.", default=100, minimum=1, maximum=1000),
     "wait_s": Field("number", "Wait so long for the first, while the ledger is written.",
                     default=0, minimum=0, maximum=60),
     "password": _PASSWORD,

@@ -389,7 +389,7 @@ ENDPOINTS = (
         query={"namespace": NAMESPACE},
         body={
             "member": _MEMBER,
-            "limit": Field("integer", "So many at most.", default=100, minimum=1, maximum=1000),
+            "limit": Field("integer", "At most this many.", default=100, minimum=1, maximum=1000),
             "wait_s": Field("number", "Wait so long for the first.", default=0.5, minimum=0,
                             maximum=60),
         },
@@ -439,7 +439,7 @@ ENDPOINTS = (
         query={
             **_PLACE,
             "from": Field("string", f"Where to begin: {WHERE}.", default="earliest"),
-            "limit": Field("integer", "So many at most.", default=100, minimum=1,
+            "limit": Field("integer", "At most this many.", default=100, minimum=1,
                            maximum=_RECORDS_MAX),
             "wait_s": Field("number", "Wait so long for the first.", default=0, minimum=0,
                             maximum=60),

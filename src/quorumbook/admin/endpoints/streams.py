@@ -281,7 +281,7 @@ ENDPOINTS = (
             "prefix": Field("string", "Only names that begin so.", max_length=500),
             "after": Field("string", "Only later names: `next_after` of the page before.",
                            max_length=500),
-            "limit": Field("integer", "So many at most.", default=100, minimum=1, maximum=1000),
+            "limit": Field("integer", "At most this many.", default=100, minimum=1, maximum=1000),
         },
         command="quorumbook stream ls",
     ),
@@ -291,7 +291,7 @@ ENDPOINTS = (
         body={
             "name": Field("string", "Its name.", is_required=True, max_length=500,
                           example="orders/uk"),
-            "partitions": Field("integer", "So many streams under one name.", minimum=1,
+            "partitions": Field("integer", "How many partitions it has.", minimum=1,
                                 maximum=1000),
             "policy": _POLICY,
             "exist_ok": Field("boolean", "Be content with one that is there.", default=False),

@@ -219,7 +219,7 @@ ENDPOINTS = (
              names=_NAMES, command="quorumbook bookie background-io {bookie} --rate-bytes 50MB"),
     Endpoint("GET", f"{_BASE}/can-stop", Role.VIEWER,
              "Whether stopping a bookie endangers any entry, and which.", _can_stop,
-             query={"copies": Field("integer", "So many copies of every entry must be left.",
+             query={"copies": Field("integer", "How many copies of every entry must be left.",
                                     default=1, minimum=1, maximum=1000),
                     "limit": Field("integer", "Of what is endangered so much at most.",
                                    default=100, minimum=1, maximum=1000)},
@@ -235,7 +235,7 @@ ENDPOINTS = (
              "looks.", _activity,
              query={"every_s": Field("number", "The time between them.", default=1, minimum=0.1,
                                      maximum=30, example=0.2),
-                    "count": Field("integer", "So many ledgers and streams at most.", default=10,
+                    "count": Field("integer", "At most this many ledgers and streams.", default=10,
                                    minimum=1, maximum=1000)},
              command="quorumbook top --once -o json"),
 )  # fmt: skip

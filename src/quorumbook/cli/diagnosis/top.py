@@ -27,7 +27,7 @@ _BOOKIE_COLUMNS = ["bookie", "state", "adds_per_s", "reads_per_s", "written", "r
 @duration("--every", "every", "2s", "Time from one look to the next.", minimum=0.2, maximum=3600)
 @click.option(
     "--count", type=click.IntRange(1, 1000), default=10, show_default=True,
-    help="Show at most so many ledgers, and so many streams.",
+    help="The largest number of ledgers, and of streams, to show.",
 )  # fmt: skip
 @click.pass_obj
 def top(call: Call, once: bool, every: float, count: int) -> None:

@@ -141,7 +141,7 @@ def read(
 @ledger.command(cls=ClusterCommand, form=RAW)
 @click.argument("ledger_id", type=int, metavar="ID")
 @click.option("--first", type=click.IntRange(min=0), help="First entry [default: the next one].")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many entries.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many entries.")
 @password_option
 @click.pass_obj
 def tail(call: Call, ledger_id: int, first: int | None, count: int | None, password: bytes) -> None:

@@ -76,7 +76,7 @@ stream.add_command(ls)
     help="A policy of the stream's own; may be given several times.",
 )  # fmt: skip
 @click.option("--partitions", type=click.IntRange(min=1), metavar="N",
-              help="Make so many partitions: streams NAME/p0, NAME/p1, …")  # fmt: skip
+              help="Make this many partitions: streams NAME/p0, NAME/p1, …")  # fmt: skip
 @click.option("--exist-ok", is_flag=True, help="Do not fail if the stream exists.")
 @namespace_option
 @click.pass_obj
@@ -186,7 +186,7 @@ def write(
 @decode_option
 @key_separator_option
 @click.option("--end", metavar="POSITION", help="Stop before this position.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many records.")
 @click.option(
     "--skip-truncated",
     is_flag=True,
@@ -218,7 +218,7 @@ def read(
 @click.option("--from", "start", default="latest", metavar="WHERE", help=f"{WHERE} [latest].")
 @decode_option
 @key_separator_option
-@click.option("--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many records.")
 @partition_option
 @namespace_option
 @click.pass_obj

@@ -54,7 +54,9 @@ _AT_ONCE = 1000
 @click.option("--max-deliveries", type=click.IntRange(min=0), default=0, metavar="N",
               help="Give up a record after N refusals [default: never].")  # fmt: skip
 @click.option("--dead-letter", metavar="STREAM", help="Where records that are given up go.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many records.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="End after this many records."
+)
 @duration("--idle", "idle_s", None, "End when no record came for so long.", minimum=0.001)
 @decode_option
 @key_separator_option

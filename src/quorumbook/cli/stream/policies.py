@@ -96,7 +96,7 @@ def alter(call: Call, name: str, partitions: int, path: str) -> None:
             await stream.grow(partitions)
             return [{"name": part.name} for part in stream.partitions[before:]]
 
-    call.output.rows(call.run(run()), ["name"], empty="it has so many partitions already")
+    call.output.rows(call.run(run()), ["name"], empty="it has this many partitions already")
 
 
 def _origin(key: str, own: object, shared: object, name: str | None) -> str:

@@ -30,7 +30,7 @@ class PlacementOptions(Options):
         peer_key="ensemblePlacementPolicy",
     )
     min_racks: int = option(
-        2, "Racks that every write set stands in, as far as there are so many.",
+        2, "The number of racks that every write set stands in, if there are that many.",
         minimum=1, peer_key="minNumRacksPerWriteQuorum",
     )
     enforce_racks: bool = option(
@@ -58,7 +58,7 @@ class PlacementOptions(Options):
         minimum=1, peer_key="minNumZonesPerWriteQuorum",
     )
     desired_zones: int = option(
-        3, "Zones that every write set stands in, where there are so many.",
+        3, "The number of zones that every write set stands in, if there are that many.",
         minimum=1, peer_key="desiredNumZonesPerWriteQuorum",
     )
     enforce_zones: bool = option(
@@ -66,7 +66,7 @@ class PlacementOptions(Options):
         peer_key="enforceStrictZoneawarePlacement",
     )
     enforce_ack_domains: bool = option(
-        False, "Confirm an entry only when so many racks (zones) have acknowledged it.",
+        False, "Confirm an entry only when that many racks (zones) have acknowledged it.",
         peer_key="enforceMinNumFaultDomainsForWrite",
     )
     weigh_free_space: bool = option(

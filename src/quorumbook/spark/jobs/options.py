@@ -90,7 +90,7 @@ class AuditOptions(JobOptions):
         "", "Only ledgers of which this one holds something.", metavar="BOOKIE"
     )  # fmt: skip
     sample_percent: float = option(
-        100.0, "Of all ranges of entries, so many; the same ones each time.",
+        100.0, "The share of all ranges of entries to check; the same ranges each time.",
         minimum=0, maximum=100, word="--sample", metavar="PERCENT",
     )  # fmt: skip
     fail_fast: bool = option(False, "Begin nothing more once something was found.")
@@ -162,7 +162,7 @@ class OffloadOptions(SomeStreamsOptions):
 
     to: str = required("Path or URI of a directory that all can reach.", metavar="DIR")
     older_than_s: float = option(0.0, "Only segments that were completed so long ago.", minimum=0)
-    min_bytes: int = option(0, "Only segments with so many bytes.", minimum=0)
+    min_bytes: int = option(0, "Only segments with at least this many bytes.", minimum=0)
     delete_lag_s: float = option(
         4 * _HOUR_S, "Keep the bookies' copy for so long; a later run deletes it.", minimum=0
     )

@@ -50,7 +50,9 @@ class PipelineStep(Options):
     every_s: float = option(1.0, "Begin a batch so often.", minimum=0)
     batch_time_s: float = option(0.0, "Batches are as large as gets done in this; 0: any size.",
                                  minimum=0)  # fmt: skip
-    max_bytes: int = option(0, "A batch reads so many bytes at most; 0: any number.", minimum=0)
+    max_bytes: int = option(
+        0, "The largest number of bytes that a batch reads; 0: no limit.", minimum=0
+    )
     retain_time_s: float = option(0.0, "What it writes goes so long after; 0: as the policy says.",
                                   minimum=0)  # fmt: skip
 

@@ -92,7 +92,7 @@ READ_OPTIONS = (
     ),
     option(
         "minPartitions", Kind.INTEGER, 1,
-        "Read with so many tasks at least, if there are as many entries.", READS, minimum=1,
+        "Read with at least this many tasks, if there are as many entries.", READS, minimum=1,
     ),
     option(
         "maxRecordsPerPartition", Kind.INTEGER, 0,
@@ -101,7 +101,7 @@ READ_OPTIONS = (
     ),
     option(
         "maxEntriesPerTrigger", Kind.INTEGER, 0,
-        "A batch reads so many entries at most; 0 is any number.", (Use.READ_STREAM,), minimum=0,
+        "A batch reads at most this many entries; 0: no limit.", (Use.READ_STREAM,), minimum=0,
     ),
     option(
         "maxRecordsPerTrigger", Kind.INTEGER, 0,
@@ -110,7 +110,8 @@ READ_OPTIONS = (
     ),
     option(
         "maxBytesPerTrigger", Kind.SIZE, 0,
-        "And so many bytes as stored.", (Use.READ_STREAM,), minimum=0,
+        "A batch reads at most this many bytes, as stored; 0: no limit.", (Use.READ_STREAM,),
+        minimum=0,
     ),
     option(
         "targetBatchTime", Kind.DURATION, 0.0,
@@ -119,7 +120,7 @@ READ_OPTIONS = (
     ),
     option(
         "minEntriesPerTrigger", Kind.INTEGER, 0,
-        "Wait for so many entries before a batch …", (Use.READ_STREAM,), minimum=0,
+        "Wait for this many entries before a batch …", (Use.READ_STREAM,), minimum=0,
     ),
     option(
         "maxTriggerDelay", Kind.DURATION, 900.0,

@@ -77,7 +77,7 @@ WRITE_OPTIONS = (
     ),
     option(
         "entryTargetBytes", Kind.SIZE, 64 * 1024,
-        "Records are packed into entries of about so many bytes.", WRITES,
+        "Records are packed into entries of about this many bytes.", WRITES,
         minimum=1, maximum=1_000_000,
     ),
     option(
@@ -86,7 +86,7 @@ WRITE_OPTIONS = (
     ),
     option(
         "maxLedgerBytes", Kind.SIZE, 1024 * _MB,
-        "A task's ledger of so many bytes is followed by another.", WRITES, minimum=1,
+        "A task begins another ledger when one has this many bytes.", WRITES, minimum=1,
     ),
     option(
         "ensembleSize", Kind.INTEGER, 3,

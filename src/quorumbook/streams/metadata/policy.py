@@ -66,22 +66,24 @@ class StreamPolicy(Options):
         "none", "How entries are compressed.", choices=("none", "lz4"),
     )
     roll_bytes: int | None = inherited(
-        256 * _MB, "A segment of so many bytes is followed by the next; 0: never.", minimum=0,
+        256 * _MB, "Begin the next segment when one has this many bytes; 0: never.", minimum=0,
     )
     roll_entries: int | None = inherited(
-        0, "The same for so many entries; 0: never.", minimum=0,
+        0, "Begin the next segment when one has this many entries; 0: never.", minimum=0,
     )
     roll_interval_s: float | None = inherited(
-        7200.0, "The same after so long, also when nothing is written; 0: never.", minimum=0,
+        7200.0,
+        "Begin the next segment when one is this old, also when nothing is written; 0: never.",
+        minimum=0,
     )
     retain_time_s: float | None = inherited(
-        0.0, "Segments go so long after they were completed; 0: never.", minimum=0,
+        0.0, "Delete segments this long after they were completed; 0: never.", minimum=0,
     )
     retain_bytes: int | None = inherited(
-        0, "Segments go when so many bytes are kept behind them; 0: never.", minimum=0,
+        0, "Delete segments when the ones after them have this many bytes; 0: never.", minimum=0,
     )
     retain_records: int | None = inherited(
-        0, "Segments go when so many records are kept behind them; 0: never.", minimum=0,
+        0, "Delete segments when the ones after them have this many records; 0: never.", minimum=0,
     )
     retain_unconsumed: bool | None = inherited(
         False,
@@ -89,10 +91,10 @@ class StreamPolicy(Options):
         "other limits segments go when all have passed them.",
     )
     retain_hard_time_s: float | None = inherited(
-        0.0, "What cursors hold goes nevertheless after so long; 0: never.", minimum=0,
+        0.0, "Delete segments at this age, even if cursors hold them; 0: never.", minimum=0,
     )
     retain_hard_bytes: int | None = inherited(
-        0, "The same when more than so many bytes are kept; 0: never.", minimum=0,
+        0, "Delete segments above this many bytes, even if cursors hold them; 0: never.", minimum=0,
     )
     max_record_bytes: int | None = inherited(
         64 * _MB,

@@ -50,7 +50,7 @@ class DraftOptions:
     """How rows are written.
 
     Attributes:
-        entry_bytes: Records are packed into entries of about so many bytes.
+        entry_bytes: Records are packed into entries of about this many bytes.
         max_ledger_bytes: A ledger of so many bytes of rows is followed by another.
         max_pending_bytes: So much is on its way to bookies at most.
         handed_bytes: So many bytes of rows are handed to the driver, instead of making a ledger;

@@ -46,7 +46,7 @@ class WriterOptions(Options):
         minimum=0,
     )
     batch_bytes: int = option(
-        64 * 1024, "An entry of so many bytes takes no further record.",
+        64 * 1024, "An entry with this many bytes takes no further record.",
         minimum=1,
     )
     max_in_flight_entries: int = option(
