@@ -34,12 +34,10 @@ def test_a_peer_that_asks_for_nothing_rests_and_is_idle_in_the_end() -> None:
     assert fates == [PeerVerdict.STAYS] * 4 + [PeerVerdict.RESTS] * 56 + [PeerVerdict.IDLE]
 
 
-@pytest.mark.parametrize("sign", ["asks", "takes", "is at work"])
+@pytest.mark.parametrize("sign", ["takes", "is at work"])
 def test_each_sign_of_life_begins_the_time_anew(sign: str) -> None:
     peer = _Peer()
     peer.fates(1, 50)
-    if sign == "asks":
-        peer.limits.ask()
     peer.facts |= {"taken_bytes": 5 * (sign == "takes"), "is_at_work": sign == "is at work"}
     assert peer.fates(51, 51) == [PeerVerdict.STAYS]
     peer.facts["is_at_work"] = False

@@ -334,6 +334,20 @@ async def test_frames_of_many_connections_take_no_more_room_than_there_is() -> N
         assert not server.connections.frames.is_wanted
 
 
+async def test_begun_frames_of_many_connections_take_no_more_room_than_there_is() -> None:
+    async with serve(max_add_bytes=8 * MIB, frame_timeout_s=60, answer_timeout_s=60) as server:
+        clients = [await server.connect() for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.send(v2_adds(number, [0], bytes(2 * MIB))[:-1])
+        connections, before = server.connections, -1
+        while before < connections.partial_bytes:
+            before = connections.partial_bytes
+            for _ in range(20):
+                await settle()
+        # Four have room, or three and one without; of each other one a chunk has come.
+        assert 4 * MIB < connections.partial_bytes <= 8 * MIB + 3 * MIB
+
+
 async def test_half_frames_that_stand_still_make_room_for_whole_ones() -> None:
     async with serve(max_add_bytes=4 * MIB, answer_timeout_s=0.2) as server:
         for number in range(4):

@@ -205,7 +205,6 @@ class BookieConnection(asyncio.Protocol):
         if requests and self.gate is not None:
             requests = self.gate.admit(requests, self._decoder.pending_bytes)
         if requests:
-            self._limits.ask()
             if self._may_go:
                 self._stays()
             self._owner.handler.handle(self, requests)

@@ -30,26 +30,21 @@ class TimeLimits:
     """What one connection's peer has done by when."""
 
     __slots__ = (
-        "_close_by_ns", "_has_asked", "_idle_since_ns", "_options", "_progress_ns", "_quiet_looks",
+        "_close_by_ns", "_idle_since_ns", "_options", "_progress_ns", "_quiet_looks",
         "_taken_bytes", "frame_since_ns",
     )  # fmt: skip
 
     def __init__(self, options: BookieOptions, now_ns: int) -> None:
         """Begin with a peer that has just connected."""
         self._options = options
-        self._has_asked = False
         self._idle_since_ns = now_ns
-        #: How often it was looked at since it asked for something.
+        #: How often it was looked at since something was done for it.
         self._quiet_looks = 0
         self._close_by_ns: int | None = None
         self._taken_bytes = 0
         self._progress_ns = 0
         #: When the frame that is incomplete was begun; 0 if there is none.
         self.frame_since_ns = 0
-
-    def ask(self) -> None:
-        """The peer has asked for something."""
-        self._has_asked = True
 
     def take_by(self, now_ns: int) -> None:
         """The peer has answers to take from now on."""
@@ -93,8 +88,8 @@ class TimeLimits:
         frame_ns = now_ns - self.frame_since_ns if self.frame_since_ns and may_send else 0
         if frame_ns > int(options.frame_timeout_s * 1e9):
             return PeerVerdict.UNFINISHED
-        is_at_work = is_at_work or takes or self._has_asked
-        self._has_asked = False
+        # Whatever was done for it between two looks had answers, which it took.
+        is_at_work = is_at_work or takes
         if is_at_work or has_polls or not options.idle_timeout_s:
             self._idle_since_ns = now_ns
         elif now_ns - self._idle_since_ns > int(options.idle_timeout_s * 1e9):
