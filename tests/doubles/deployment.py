@@ -104,6 +104,8 @@ class Stage:
     def _environment(self, container: Container) -> dict[str, str]:
         """Return what the image has, where the package's commands are in PATH, and no more."""
         own = {"PATH": f"{_SCRIPTS}:{os.environ['PATH']}"}
+        if "PYTHONPATH" in os.environ:  # of sources with a planted bug
+            own["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return own | {k: self.text(v, container) for k, v in container.variables.items()}
 
     def stop(self) -> None:
