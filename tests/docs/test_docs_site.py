@@ -31,6 +31,23 @@ def test_nothing_is_fetched_from_elsewhere(site):
         assert "url(http" not in style.read_text(encoding="utf-8")
 
 
+def test_a_picture_on_white_is_turned_round_on_dark_pages():
+    style = (ROOT / "docs/site.css").read_text(encoding="utf-8")
+    on_white = [picture.name for picture in (ROOT / "docs/images").glob("*.svg")
+                if re.search(r'fill[:=] ?"?#fff', picture.read_text(encoding="utf-8"))]  # fmt: skip
+    assert len(on_white) > 1
+    for name in on_white:
+        assert f'[src$="{name}"]' in style
+
+
+@pytest.mark.xdist_group("site")
+def test_a_wide_table_has_the_room_and_no_paths_of_tests(site):
+    page = (site / "explanation" / "operating-tools.html").read_text(encoding="utf-8")
+    assert "<code>test_one_verdict_says_what_is_wrong_from_well_to_critical</code>" in page
+    assert "tests/surfaces" not in page
+    assert re.search(r'data-md-type="?toc"? hidden', page)
+
+
 @pytest.mark.xdist_group("site")
 def test_every_exported_name_is_on_a_page_and_in_the_search(site):
     found = {each["location"] for each in _index(site)}

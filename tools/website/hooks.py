@@ -33,6 +33,8 @@ _ELSEWHERE = {
     "bench/README.md": "project/bench.md",
     "README.md": "index.md",
 }
+#: What is one wide table needs the room beside it more than its few headings do.
+_WIDE = {"explanation/operating-tools.md"}
 _LINK = re.compile(r"\[([^\]\n]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -61,6 +63,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if place.startswith(("project/", "reports/")):
         # They tell of the work on the project; whoever searches wants to use it.
         page.meta["search"] = {"boost": 0.1}
+    if place in _WIDE:
+        page.meta["hide"] = ["toc"]
     if page.file.generated_by is None:
         markdown = _turned(markdown, f"docs/{place}", place)
     if place == "commands.md":
@@ -88,8 +92,9 @@ def _turned(text: str, source: str, place: str) -> str:
         elif full.startswith("docs/"):
             goal = full.removeprefix("docs/")
         elif (ROOT / full).exists():
-            # The site shows pages; a file of the repository is named.
-            return words if words.strip("`") == full else f"{words} (`{full}`)"
+            # The site shows pages; a file of the repository is named, and a test names itself.
+            is_named = words.strip("`") == full or words.startswith("`test_")
+            return words if is_named else f"{words} (`{full}`)"
         else:
             return match[0]
         start = str(PurePosixPath(place).parent)
