@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quorumbook.storage.gc.ledger_ranges import LedgerRanges, in_batches
@@ -14,6 +14,8 @@ IDS = st.sets(st.integers(-2, 20) | st.integers(-(2**63), 2**63 - 2))
 
 
 @given(IDS, IDS)
+@example({0, 2, 4}, {0, 1, 2, 3, 4})  # one range beside several
+@example({0, 1, 2, 3, 4}, {0, 2, 4})
 def test_they_are_combined_as_sets_are(one: set[int], other: set[int]) -> None:
     first, second = LedgerRanges.of(one), LedgerRanges.of(other)
     assert list(first & second) == sorted(one & other)
