@@ -41,6 +41,7 @@ QUESTIONS = {
     "elect a leader": "how-to/elect-a-leader",
     "read a stream with pandas": "how-to/read-with-pandas",
     "use Spark": "how-to/use-spark",
+    "keep a checkpoint in the cluster": "how-to/keep-checkpoints-in-the-cluster",
     "use it in Jupyter": "how-to/use-in-a-notebook",
     "use it without asyncio": "how-to/use-without-asyncio",
     "test my program": "testing how-to/test-your-program",

@@ -48,6 +48,7 @@ def holding(directory: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
 def copy(spark: Any, uri: str, namespace: str, directory: Path, **sink: str) -> None:
     """Copy all that there is, from where the checkpoint says."""
     options = {"metadataServiceUri": uri, "namespace": namespace}
+    sink = {"checkpointLocation": str(directory / "checkpoint"), **sink}
     frame = (
         spark.readStream.format("quorumbook").schema("value binary")
         .options(**options, startingOffsets="earliest", maxRecordsPerTrigger=BATCH)
@@ -57,7 +58,6 @@ def copy(spark: Any, uri: str, namespace: str, directory: Path, **sink: str) -> 
     query = (
         frame.mapInArrow(holding(directory), "value binary")
         .writeStream.format("quorumbook").options(**options, **sink)
-        .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True).start("stream:out")
     )  # fmt: skip
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import spark_copy
 
+from doubles.file_server import file_server
 from doubles.spark import descendants
 from doubles.zookeeper import fresh_root
 from quorumbook.metadata.uri import open_store
@@ -110,22 +111,34 @@ def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_ther
             return found, {each async for each in ns.client.list_ledger_ids()} - used
 
     asyncio.run(prepare())
-    words = cluster.metadata_uri, namespace, str(tmp_path)
-    driver = Driver(*words, log=tmp_path / "driver.log")
-    try:
-        for victim in VICTIMS:
-            executor = driver.holds(tmp_path / f"{victim}.at")
-            if victim == "executor":
-                os.kill(executor, signal.SIGKILL)
-            elif victim == "bookie":
-                cluster.kill(cluster.bookie_ids[0])
-            else:
-                driver.kill()
-            (tmp_path / f"{victim}.go").touch()
-    finally:
-        driver.kill()
-    # Another driver goes on from the checkpoint.
-    spark_copy.copy(spark, cluster.metadata_uri, namespace, tmp_path)
+    # The cluster keeps the checkpoint as well.
+    with file_server(cluster.metadata_uri) as files:
+        checkpoint = f"{files}/checkpoint"
+        words = (
+            cluster.metadata_uri,
+            namespace,
+            str(tmp_path),
+            "",
+            f"checkpointLocation={checkpoint}",
+        )
+        driver = Driver(*words, log=tmp_path / "driver.log")
+        try:
+            for victim in VICTIMS:
+                executor = driver.holds(tmp_path / f"{victim}.at")
+                if victim == "executor":
+                    os.kill(executor, signal.SIGKILL)
+                elif victim == "bookie":
+                    cluster.kill(cluster.bookie_ids[0])
+                else:
+                    driver.kill()
+                (tmp_path / f"{victim}.go").touch()
+        finally:
+            driver.kill()
+        # Another driver goes on from the checkpoint.
+        spark_copy.copy(
+            spark, cluster.metadata_uri, namespace, tmp_path, checkpointLocation=checkpoint
+        )
+    assert not (tmp_path / "checkpoint").exists()
     found, leaked = asyncio.run(look())
     assert found == rows()
     assert leaked == set()

@@ -9,5 +9,6 @@ activity/ how busy it is at the moment
 http/     from a request to an answer
 endpoints/  what the API answers, and peer/ on the paths of Apache BookKeeper
 console/  pages for a browser, made of what the API answers
+files/    files in the cluster, over HTTP as Hadoop's clients speak it
 server    listening
 """

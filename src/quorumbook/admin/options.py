@@ -72,6 +72,11 @@ class AdminOptions(Options):
         "A stream of the cluster, in the namespace /streams, that gets a record of each change, "
         "too; it is made if it is missing.",
     )
+    files: bool = option(
+        False,
+        "Keep files in the cluster for Hadoop's clients, such as checkpoints of Spark: "
+        "webhdfs://HOST:PORT/PATH, or swebhdfs:// with TLS.",
+    )
     max_connections: int = option(
         256, "Connections at a time; further ones are closed.",
         minimum=1, maximum=100_000,

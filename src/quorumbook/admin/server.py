@@ -41,6 +41,7 @@ from quorumbook.admin.endpoints import (
     streams,
     upkeep,
 )
+from quorumbook.admin.files.webhdfs import WebHdfs
 from quorumbook.admin.http.app import CERTIFICATE, App, problem_response
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.openapi import openapi_document
@@ -344,6 +345,7 @@ class AdminServer:
         self._server: _Uvicorn | None = None
         self._task: asyncio.Task[None] | None = None
         self._consoles: list[Console] = []
+        self._files: list[WebHdfs] = []
         #: Where it is, once it listens.
         self.url = ""
 
@@ -394,11 +396,15 @@ class AdminServer:
         endpoints = all_endpoints()
         apps = [App(each, gate, endpoints) for each in (self._service, *self._others)]
         self._consoles = [Console(app) for app in apps]
+        self._files = [WebHdfs(app) for app in apps] if self._options.files else []
+        routes = [console.routes() for console in self._consoles]
+        for own, files in zip(routes, self._files, strict=False):
+            own.extend(files.routes())
         mounted = [
-            Mount(app.service.options.base, app.starlette(console.routes()))
-            for app, console in zip(apps[1:], self._consoles[1:], strict=True)
+            Mount(app.service.options.base, app.starlette(own))
+            for app, own in zip(apps[1:], routes[1:], strict=True)
         ]
-        return apps[0].starlette([*mounted, *self._consoles[0].routes()])
+        return apps[0].starlette([*mounted, *routes[0]])
 
     async def _serve(self, app: Any, listening: socket.socket) -> None:
         options = self._options
@@ -461,5 +467,7 @@ class AdminServer:
             await self._task
         for console in self._consoles:
             await console.close()
+        for files in self._files:
+            await files.close()
         for service in (self._service, *self._others):
             await service.close()

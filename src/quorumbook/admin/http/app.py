@@ -104,6 +104,10 @@ class App:
             answers.add_metric([str(status)], count)
         return [answers]
 
+    def count_answer(self, status: int) -> None:
+        """Count an answer that was not made here."""
+        self._answers[status] += 1
+
     async def _heartbeat(self, _request: WebRequest) -> Response:
         return Response("OK\n", media_type="text/plain")
 

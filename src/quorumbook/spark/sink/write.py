@@ -248,6 +248,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._sink = _Sink(options, schema, overwrite=overwrite)
         self._application = options.application
         self._checkpoint = options.checkpoint
+        self._connection = options.connection
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows."""
@@ -264,7 +265,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Have what the tasks wrote appear."""
-        self._sink.commit(messages, batchId, batch_digest(self._checkpoint, batchId))
+        cluster = connected(self._connection)
+        self._sink.commit(messages, batchId, batch_digest(self._checkpoint, batchId, cluster))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Clean up what the tasks wrote, unless the batch is there after all."""

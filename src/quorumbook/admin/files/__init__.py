@@ -1,0 +1,5 @@
+"""Files in a cluster, for programs that know Hadoop's file systems, such as Spark's checkpoints.
+
+tree      names in the metadata, contents in ledgers
+webhdfs   the same over HTTP, as Hadoop's client speaks it
+"""
