@@ -7,7 +7,7 @@ import re
 import jinja2
 import pytest
 
-from quorumbook.admin.facts.words import at, since, sized
+from quorumbook.admin.facts.words import at, lasting, since, sized
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def parts():
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"sized": sized, "at": at}
+    environment.filters |= {"sized": sized, "at": at, "lasting": lasting}
     environment.globals |= {"since": since, "base": ""}
     return environment.get_template("parts.html").module
 
@@ -35,7 +35,7 @@ def text(html: str) -> str:
         ("done_bytes", 3_400_000, "done 3.4 MB"),
         ("finished_at_ms", 940_000, "finished 1 min ago"),
         ("since_ms", None, "since \N{EN DASH}"),
-        ("next_in_s", 86384.91, "next in 86,385 s"),
+        ("next_in_s", 86384.91, "next in 23 h"),
         ("runtime_ns", 1_500_000_000, "runtime 1.500 s"),
         ("is_running", False, "is running no"),
         ("reasons", ["operator: drained", "<b>"], "reasons operator: drained; &lt;b&gt;"),
