@@ -277,6 +277,10 @@ def test_an_ensemble_larger_than_the_cluster_names_the_way_out(quorumbook):
 def test_quorums_that_contradict_each_other_are_refused(quorumbook):
     failed = quorumbook("ledger", "write", "--ack-quorum", 3, "--write-quorum", 2, code=2)
     assert failed.err.count("\n") == 1
+    assert (
+        "client.ack_quorum_size: 3 (--ack-quorum) is out of bounds (1 to client.write_quorum_size,"
+        " which is 2)" in failed.err
+    )
 
 
 def test_bookies_are_listed_with_their_health(quorumbook, cluster):

@@ -151,18 +151,22 @@ class Call:
 
         A command that asks for a small ensemble alone gets quorums that fit into it.
         """
+        from quorumbook.client.options import NewLedgerOptions
         from quorumbook.protocol.digest import DigestType
 
-        settings = self.settings
-        ensemble = ensemble_size or settings.integer("client.ensemble_size")
-        writes = write_quorum or min(settings.integer("client.write_quorum_size"), ensemble)
-        acks = ack_quorum or min(settings.integer("client.ack_quorum_size"), writes)
-        return {
-            "ensemble_size": ensemble,
-            "write_quorum_size": writes,
-            "ack_quorum_size": acks,
-            "digest_type": DigestType[settings.text("client.digest_type").upper()],
-        }
+        settings, most = self.settings, None
+        for key, size, flag in (
+            ("client.ensemble_size", ensemble_size, "--ensemble-size"),
+            ("client.write_quorum_size", write_quorum, "--write-quorum"),
+            ("client.ack_quorum_size", ack_quorum, "--ack-quorum"),
+        ):
+            if size is not None:
+                settings = settings.replaced(key, size, flag)
+            elif most is not None and settings.integer(key) > most:
+                settings = settings.replaced(key, most, settings[key].source)
+            most = settings.integer(key)
+        made = settings.made(NewLedgerOptions).keywords()
+        return made | {"digest_type": DigestType[made["digest_type"].upper()]}
 
     def use_metadata(self, uri: str) -> None:
         """Point this call at a cluster that the command itself has made."""

@@ -11,6 +11,7 @@ from quorumbook.cli.bookie.http_client import address_of, change, look_through
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.known.names import bookie_ids
+from quorumbook.cli.output import Moment
 from quorumbook.config import OPTIONS
 
 
@@ -73,7 +74,14 @@ def explain_gc(call: Call, bookie: str) -> None:
 def scrub(call: Call, bookie: str, now: bool) -> None:
     """Say how far a bookie's search for damage is, or begin one."""
     address, path = address_of(call, bookie), "/api/v1/bookie/scrub"
-    call.output.record(change(call, address, path) if now else look(address, path))
+    found = change(call, address, path) if now else look(address, path)
+    # Under the name that times have in the output of commands.
+    call.output.record(
+        {
+            name.removesuffix("_ms"): Moment.known(value) if name == "finished_at_ms" else value
+            for name, value in found.items()
+        }
+    )
 
 
 @click.command("background-io", cls=ClusterCommand)
