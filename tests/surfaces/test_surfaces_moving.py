@@ -370,6 +370,7 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         err = say(cluster, "drain", bookie, code=4)
         assert f"ledger {ledger_id} has an ensemble of 3" in err
         assert "Nothing was changed" in err
+        assert err.count("start another bookie") == 1
         assert "read-only" not in err
         # Its advice is for whoever drains, not only for a writer.
         assert "quorumbook help not-enough-bookies" in err

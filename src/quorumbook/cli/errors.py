@@ -63,8 +63,8 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (
         e.NotEnoughBookiesError,
         NOT_NOW,
-        f"{_BOOKIES}; start more, or ask for fewer: a ledger by --ensemble-size, --write-quorum"
-        " and --ack-quorum, a stream by its policy",
+        "start another bookie (`quorumbook bookie ls` shows those that are there), or use fewer: a"
+        " ledger by --ensemble-size, --write-quorum and --ack-quorum, a stream by its policy",
     ),
     (
         e.MetadataUnavailableError,

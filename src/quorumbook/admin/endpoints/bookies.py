@@ -183,7 +183,7 @@ async def _check_room(ask: Ask, bookie_id: str) -> None:
     """
     skip_open = ask.body["skip_open"]
     if why := await no_room(await ask.service.client(), bookie_id, skip_open=skip_open):
-        raise ApiError(409, "no-room", why)
+        raise ApiError(409, "no-room", f"{why}; start another bookie first")
 
 
 async def _recover(ask: Ask) -> object:

@@ -26,6 +26,6 @@ async def no_room(client: BookKeeper, bookie_id: BookieId, *, skip_open: bool = 
                 return (
                     f"ledger {metadata.ledger_id} has an ensemble of {len(fragment.ensemble)}, and "
                     f"none of the {len(left)} writable bookies that would be left could take the "
-                    f"place of {bookie_id} in it. Nothing was changed; start another bookie first"
+                    f"place of {bookie_id} in it. Nothing was changed"
                 )
     return ""
