@@ -13,7 +13,7 @@ import quorumbook
 from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
-from quorumbook.admin.files.tree import ENTRY_BYTES, INLINE_BYTES, FileTree
+from quorumbook.admin.files.tree import ENTRY_BYTES, INLINE_BYTES, Content, FileTree
 from quorumbook.admin.files.webhdfs import PREFIX, WebHdfs
 from quorumbook.admin.http.app import App
 from quorumbook.admin.http.service import Service, ServiceOptions
@@ -129,6 +129,14 @@ async def test_of_several_that_replace_a_file_at_once_nothing_is_left_over(tree,
     assert await names(tree, "/d") == ["0"]
     assert len(set(await read(tree, "/d/0"))) == 1
     assert (len(await ledgers(client)), await nameless(client)) == (1, [])
+
+
+async def test_what_was_replaced_since_it_was_looked_at_is_not_replaced_unseen(tree, client):
+    await write(tree, "/d/0", LARGE)
+    seen = await tree._check_free("/d/0", replaces=True)  # between two steps of a change
+    await write(tree, "/d/0", LARGE[::-1], replaces=True)
+    assert not await tree._put("/d/0", Content("token", 1, b"x"), seen, [])
+    assert await read(tree, "/d/0") == LARGE[::-1]
 
 
 async def test_what_is_not_there_or_of_another_kind_is_refused(tree):
