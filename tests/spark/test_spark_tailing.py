@@ -10,6 +10,8 @@ import pytest
 from spark_helpers import Query, write_ledger
 
 from quorumbook.errors import ConfigError
+from quorumbook.spark.pipeline.numbers import StepNumbers
+from quorumbook.spark.pipeline.running import segments_of
 from quorumbook.spark.request.planning import plan
 from quorumbook.spark.source import tail
 from quorumbook.spark.source.tail import TailReader
@@ -600,3 +602,19 @@ def test_a_checkpoint_of_old_goes_on_at_the_very_record_when_segments_were_merge
     anew = query(f"stream:{name}", checkpoint=checkpoints)
     for number, (start, end) in enumerate(itertools.pairwise(checkpoints[1:]), 1):
         assert values(anew.rows_between(start, end)) == values(running.batches[number])
+
+
+def test_a_pipeline_counts_the_segments_that_were_merged(streams, name):
+    for n in range(5):
+        streams.write(name, records(n))
+    found = StepNumbers()
+
+    def look():
+        found.take_segments(streams.run(segments_of(streams.namespace, (name,))))
+        return found.segments, found.segments_merged, found.segments_retired
+
+    assert look() == (5, 0, 0)
+    streams.run(merge(streams, name))
+    assert look() == (1, 4, 0)
+    streams.write(name, records(5))
+    assert look() == (2, 4, 0)

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 from quorumbook.errors import ConfigError
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep, Whole, parse_pipeline
 from quorumbook.spark.pipeline.metrics import TEXTS, PipelineMetrics
-from quorumbook.spark.pipeline.numbers import StepNumbers
+from quorumbook.spark.pipeline.numbers import StepNumbers, StreamSegments
 from quorumbook.spark.pipeline.picture import graph
 from quorumbook.spark.pipeline.supervision import Restarts, reason_of
 
@@ -159,12 +159,28 @@ def test_each_batch_counts_once_however_often_spark_tells_of_it() -> None:
     assert (found.records_read, found.rows_written, found.input_rate, found.rate) == (2, 3, 2, 4)
 
 
-def test_segments_that_are_gone_are_counted_from_the_start_on() -> None:
+@pytest.mark.parametrize(
+    ("after", "merged", "retired"),
+    [
+        ((10, (0, 5, 9, 12)), 0, 0),
+        ((12, (0, 12)), 2, 0),  # the first three are one
+        ((11, (0, 5, 12)), 1, 0),  # those in the middle are one; the first moved up
+        ((12, (9, 12)), 0, 2),
+        ((13, (12,)), 0, 3),
+        ((14, (0, 12)), 4, 0),  # two came and were merged between two looks
+        ((0, ()), 0, 4),
+    ],
+)
+def test_segments_that_were_merged_or_went_by_retention_are_told_apart(
+    after: tuple[int, tuple[int, ...]], merged: int, retired: int
+) -> None:
     found = StepNumbers()
-    found.take_segments({"a": (10, 100), "b": (0, 0)})
-    assert (found.segments, found.segments_gone) == (100, 0)
-    found.take_segments({"a": (90, 25), "b": (0, 1)})
-    assert (found.segments, found.segments_gone) == (26, 80)
+    found.take_segments({"a": StreamSegments(10, (0, 5, 9, 12)), "b": StreamSegments(0, ())})
+    assert (found.segments, found.segments_merged, found.segments_retired) == (4, 0, 0)
+    for _ in range(2):  # what was counted is not counted again
+        found.take_segments({"a": StreamSegments(*after), "b": StreamSegments(0, (0,))})
+        assert found.segments == len(after[1]) + 1
+        assert (found.segments_merged, found.segments_retired) == (merged, retired)
 
 
 def test_the_picture_has_every_stream_and_step_and_what_goes_between() -> None:
@@ -197,7 +213,7 @@ def test_the_picture_has_every_stream_and_step_and_what_goes_between() -> None:
 def test_prometheus_gets_every_number_of_every_step() -> None:
     found = StepNumbers(state="running", restarts=4)
     found.take(progress(0, 5, **observed(5, 2)))
-    found.take_segments({"a": (1, 7)})
+    found.take_segments({"a": StreamSegments(1, tuple(range(7)))})
     numbers = {"clean": found, "files": StepNumbers()}
     families = list(PipelineMetrics("orders", lambda: numbers).collect())
     assert {family.documentation for family in families} == set(TEXTS.values())
@@ -218,5 +234,6 @@ def test_prometheus_gets_every_number_of_every_step() -> None:
         ("records_per_second", None): 8.0, ("batch_seconds", None): 0.25,
         ("lag_entries", None): 3, ("lag_bytes", None): 30, ("lag_seconds", None): 1.5,
         ("stream_lag_entries", "a/p0"): 3, ("segments", None): 7,
-        ("segments_gone_total", None): 0,
+        ("segments_merged_total", None): 0,
+        ("segments_retired_total", None): 0,
     }  # fmt: skip

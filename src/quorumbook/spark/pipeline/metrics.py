@@ -25,7 +25,8 @@ TEXTS: Mapping[str, str] = {
     "lag_seconds": "age of the oldest of them",
     "stream_lag_entries": "the same by stream and partition; the 20 that are the furthest behind",
     "segments": "segments of the streams that a step writes",
-    "segments_gone_total": "segments of those that were merged into others, or retention took",
+    "segments_merged_total": "segments of those that were merged into others",
+    "segments_retired_total": "segments of those that retention took",
 }
 _FIELDS = {
     "commits_total": "commits", "records_read_total": "records_read",
@@ -33,7 +34,7 @@ _FIELDS = {
     "restarts_total": "restarts", "input_records_per_second": "input_rate",
     "records_per_second": "rate", "batch_seconds": "batch_s", "lag_entries": "lag_entries",
     "lag_bytes": "lag_bytes", "lag_seconds": "lag_s", "segments": "segments",
-    "segments_gone_total": "segments_gone",
+    "segments_merged_total": "segments_merged", "segments_retired_total": "segments_retired",
 }  # fmt: skip
 _PREFIX = "quorumbook_pipeline_"
 

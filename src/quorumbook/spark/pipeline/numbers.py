@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 #: What a query counts of what it writes: Spark's observed metrics have it under this name.
 OBSERVED = "quorumbook"
 _MS = 1000.0
+
+
+class StreamSegments(NamedTuple):
+    """The segments of a stream or partition at a moment."""
+
+    #: The first one's number: a merge moves those before it up, retention takes the first ones.
+    first: int
+    #: With which sequence ids they begin; below 0 where nobody knows.
+    starts: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -36,14 +45,15 @@ class StepNumbers:
     lag_s: float = 0.0
     #: The same in entries, by stream or partition; those that are the furthest behind.
     lag_by_stream: Mapping[str, int] = field(default_factory=dict)
-    #: Of the streams that it writes: how many there are, and how many are gone since the start
-    #: because they were merged into others, or retention took them.
+    #: Of the streams that it writes: how many there are, and how many since the start were merged
+    #: into others, or went by retention.
     segments: int = 0
-    segments_gone: int = 0
+    segments_merged: int = 0
+    segments_retired: int = 0
     #: Why it failed last.
     error: str = ""
     _seen: tuple[str, int] = ("", -1)
-    _first: dict[str, int] = field(default_factory=dict)
+    _last: Mapping[str, StreamSegments] = field(default_factory=dict)
 
     def take(self, progress: Mapping[str, Any]) -> None:
         """Take in what Spark says of a batch, once; what it said before counts no more.
@@ -78,16 +88,16 @@ class StepNumbers:
                 self.lag_s = lag["ms"] / _MS
                 self.lag_by_stream = lag["by_stream"]
 
-    def take_segments(self, found: Mapping[str, tuple[int, int]]) -> None:
-        """Take in the segments of the streams that it writes.
-
-        Args:
-            found: By stream, the number of the first segment, and how many there are.
-        """
-        self.segments = sum(count for _, count in found.values())
-        for stream, (first, _) in found.items():
-            self._first.setdefault(stream, first)
-        self.segments_gone = sum(first - self._first[each] for each, (first, _) in found.items())
+    def take_segments(self, found: Mapping[str, StreamSegments]) -> None:
+        """Take in the segments of the streams that it writes, by stream."""
+        self.segments = sum(len(each.starts) for each in found.values())
+        for stream, now in found.items():
+            before = self._last.get(stream, now)
+            begin = now.starts[0] if now.starts else None
+            retired = sum(begin is None or start < begin for start in before.starts)
+            self.segments_retired += retired
+            self.segments_merged += max(now.first - before.first - retired, 0)
+        self._last = found
 
 
 def _rate(progress: Mapping[str, Any], name: str) -> float:

@@ -13,12 +13,13 @@ from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.queries import connected_to
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep
 from quorumbook.spark.pipeline.frames import rows_of
-from quorumbook.spark.pipeline.numbers import StepNumbers
+from quorumbook.spark.pipeline.numbers import StepNumbers, StreamSegments
 from quorumbook.spark.pipeline.supervision import Restarts, reason_of
 from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.partitions.partition_node import partition_count
 from quorumbook.streams.partitions.partitioning import partition_name
+from quorumbook.streams.segments import start_sequence_ids
 from quorumbook.streams.stream_context import stream_context
 
 _LOOK_S = 0.5
@@ -156,7 +157,7 @@ class RunningPipeline:
         namespace = self._cluster.namespace()
         for step in self._pipeline.steps:
             found = self._cluster.run(
-                lambda step=step: _segments(namespace, step.written)  # type: ignore[misc]
+                lambda step=step: segments_of(namespace, step.written)  # type: ignore[misc]
             )
             self.numbers[step.name].take_segments(found)
 
@@ -174,14 +175,14 @@ async def _retain(
         await stream.set_policy(StreamPolicy.of(given), expected=before)
 
 
-async def _segments(namespace: Namespace, names: tuple[str, ...]) -> dict[str, tuple[int, int]]:
-    """Return, by stream or partition, the first segment's number and how many there are."""
+async def segments_of(namespace: Namespace, names: tuple[str, ...]) -> dict[str, StreamSegments]:
+    """Return the segments of streams, by stream or partition."""
     found = {}
     for name in names:
         count = await partition_count(namespace, name)
         parts = [name] if count is None else [partition_name(name, n) for n in range(count)]
         for part in parts:
             segments = await stream_context(namespace.stream(part)).nodes.segments()
-            numbers = [segment.number for segment in segments]
-            found[part] = min(numbers, default=0), len(numbers)
+            first = segments[0].number if segments else 0
+            found[part] = StreamSegments(first, tuple(start_sequence_ids(segments)))
     return found
