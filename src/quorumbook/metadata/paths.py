@@ -7,6 +7,7 @@
     <root>/underreplication/...
     <root>/racks                               ours: where bookies stand
     <root>/elections/<name>                    ours: elections of applications
+    <root>/files                               ours: files for Hadoop's clients
     <root>/transfer  <root>/transfer-lock      while metadata is being moved here
     ledgers, by the layout's rule:
 
@@ -169,6 +170,11 @@ class TreePaths:
     def elections(self) -> str:
         """The parent of applications' elections; the peer has none."""
         return f"{self.root}/elections"
+
+    @property
+    def files(self) -> str:
+        """The parent of files for Hadoop's clients; the peer has none."""
+        return f"{self.root}/files"
 
     @property
     def transfer(self) -> str:

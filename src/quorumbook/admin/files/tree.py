@@ -52,6 +52,7 @@ from quorumbook.metadata.nodes import (
     set_alike,
     with_living_session,
 )
+from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import Check, Create, Delete, Node, Operation, Set, split
 
 ENTRY_BYTES = 256 * 1024
@@ -128,8 +129,9 @@ class FileTree:
         self._client = client
         self._quorums = quorums
         self._store = client_store(client)
-        self._names = f"{self._store.ledgers_root}/files/names"
-        self._nameless = f"{self._store.ledgers_root}/files/nameless"
+        root = TreePaths(self._store.ledgers_root).files
+        self._names = f"{root}/names"
+        self._nameless = f"{root}/nameless"
 
     # Looking -------------------------------------------------------------------------------
 
