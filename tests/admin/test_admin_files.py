@@ -135,6 +135,7 @@ async def test_what_was_replaced_since_it_was_looked_at_is_not_replaced_unseen(t
     await write(tree, "/d/0", LARGE)
     seen = await tree._check_free("/d/0", replaces=True)  # between two steps of a change
     await write(tree, "/d/0", LARGE[::-1], replaces=True)
+    # As above: the second half of that change.
     assert not await tree._put("/d/0", Content("token", 1, b"x"), seen, [])
     assert await read(tree, "/d/0") == LARGE[::-1]
 

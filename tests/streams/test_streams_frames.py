@@ -26,6 +26,7 @@ from quorumbook.streams.stream_context import stream_context  # noqa: E402
 from quorumbook.streams.tier import moving  # noqa: E402
 from quorumbook.streams.tier.moving import SegmentInTier  # noqa: E402
 from quorumbook.sync.streams import Namespace as BlockingNamespace  # noqa: E402
+from quorumbook.sync.streams import PartitionedStream as BlockingPartitionedStream  # noqa: E402
 from quorumbook.sync.streams import Stream as BlockingStream  # noqa: E402
 from quorumbook.testing import LocalCluster  # noqa: E402
 
@@ -245,6 +246,40 @@ def test_a_lazy_frame_reads_the_records_of_the_range_that_its_filters_leave(
         blocking.truncate(SequenceId(10))
         assert read((seq >= 5) & (seq < 12)) == [10, 11]
         assert read(seq < 8) == []
+
+
+def test_a_lazy_frame_reads_the_partitions_that_its_filters_leave(
+    standing_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pl = pytest.importorskip("polars")
+    read: list[int] = []
+    make = reading.arrow_batches
+
+    def watched(parts: Any, *given: Any, **options: Any) -> Any:
+        read.extend(part.partition for part in parts)
+        return make(parts, *given, **options)
+
+    monkeypatch.setattr(reading, "arrow_batches", watched)
+    partition = pl.col("partition")
+    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames") as ns:
+        stream = BlockingPartitionedStream.create(ns, "parts", partitions=4)
+        with stream.writer() as writer:
+            for n in range(4):
+                writer.append(b"%d" % n, partition=n)
+        for query, wanted in (
+            (partition == 2, [2]),
+            ((partition >= 1) & (partition < 3), [1, 2]),
+            ((partition > 2) & (pl.col("value") != b""), [3]),
+            ((partition == 0) | (partition == 3), [0, 1, 2, 3]),
+            (partition > 7, []),
+        ):
+            read.clear()
+            found = stream.scan().filter(query).select("value").collect()["value"].to_list()
+            assert read == wanted
+            assert set(found) <= {b"%d" % n for n in wanted}
+            assert len(found) == (2 if len(wanted) == 4 else len(wanted))
+        assert len(stream.scan(start="latest").collect()) == 0
+        assert len(stream.scan().select("value").collect()) == 4
 
 
 def test_the_blocking_twin_returns_the_same(blocking: BlockingStream) -> None:

@@ -60,6 +60,25 @@ class Tabular:
             async for batch in batches:
                 yield batch
 
+    async def _batches_of_partitions(
+        self,
+        low: int | None,
+        high: int | None,
+        columns: Sequence[str],
+        **how: Unpack[TableKeywords],
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Yield the records of some partitions, both bounds included; see ``arrow_batches``."""
+        with needs_extra("'quorumbook[arrow]'"):
+            from quorumbook.streams.frames.reading import arrow_batches  # noqa: PLC0415
+        parts = [
+            part
+            for part in self._table_parts()
+            if (low is None or part.partition >= low) and (high is None or part.partition <= high)
+        ]
+        async with contextlib.aclosing(arrow_batches(parts, columns, **how)) as batches:
+            async for batch in batches:
+                yield batch
+
     async def to_arrow(
         self, columns: Sequence[str] | None = None, **how: Unpack[TableKeywords]
     ) -> pa.Table:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, Unpack, cast
 
 from quorumbook.errors import BackpressureError, QuorumbookError
 from quorumbook.loop_thread import run_once
@@ -68,6 +68,8 @@ def _reader(reader: AioReader) -> PartitionedReader:
 
 class PartitionedStream(Tabular, Twin[aio.PartitionedStream]):
     """The blocking twin of ``quorumbook.streams.PartitionedStream``."""
+
+    _bounded: ClassVar = "partition"
 
     @classmethod
     def create(

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class Tabular(LoopBound):
     """The blocking twin of ``quorumbook.streams.frames.tabular.Tabular``, and what needs none."""
 
-    #: The column by whose range a scan leaves records out; partitions number theirs each.
-    _bounded: ClassVar[str] = ""
+    #: The column by whose range a scan leaves records out: ``seq``, or ``partition`` where each
+    #: partition has sequence ids of its own.
+    _bounded: ClassVar[str]
 
     arrow_batches = iterating(aio.Tabular.arrow_batches)
     """Yield records as Arrow batches: what is there as this begins."""
+    _batches_of_partitions = iterating(aio.Tabular._batches_of_partitions)  # noqa: SLF001 - a twin
     to_arrow = blocking(aio.Tabular.to_arrow)
     """Return records as an Arrow table."""
     to_pandas = blocking(aio.Tabular.to_pandas)
@@ -67,8 +69,9 @@ class Tabular(LoopBound):
 
         Columns that the query does not use are not made, and rows beyond its ``head`` not read.
         Of a stream without partitions, records are read from the smallest to the largest ``seq``
-        that its filters leave.  Others run batch by batch; a range by time, or of a partitioned
-        stream, is said by ``start`` and ``end``.
+        that its filters leave; of a partitioned one, the partitions from the smallest to the
+        largest.  Other filters run batch by batch; a range by time is said by ``start`` and
+        ``end``.
         """
         with needs_extra("'quorumbook[arrow]' polars"):
             from quorumbook.streams.frames.reading import schema_of  # noqa: PLC0415
@@ -80,6 +83,12 @@ class Tabular(LoopBound):
             )
 
         def batches(columns: Sequence[str], bounds: ValueBounds) -> Iterator[pa.RecordBatch]:
+            if self._bounded == "partition":
+                yield from self._batches_of_partitions(
+                    bounds.low, bounds.high, columns,
+                    start=start, end=end, decode=decode, on_bad=on_bad,
+                )  # fmt: skip
+                return
             first, behind = start, end
             if first == "earliest" and bounds.low is not None:
                 first = SequenceId(max(bounds.low, 0))
