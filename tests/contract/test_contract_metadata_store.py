@@ -308,6 +308,15 @@ async def test_a_store_reads_what_it_wrote(store):
         assert (await store.get("/a")).data == b"%d" % number
 
 
+async def test_many_nodes_are_read_at_once_and_none_stands_for_one_that_is_not_there(store):
+    for number in range(0, 300, 2):
+        await store.create(f"/n{number}", b"%d" % number)
+    nodes = await store.get_many([f"/n{number}" for number in reversed(range(300))])
+    assert nodes[1::2] == [await store.get(f"/n{number}") for number in range(298, -1, -2)]
+    assert nodes[::2] == [None] * 150
+    assert await store.get_many([]) == []
+
+
 async def test_operations_of_one_store_happen_in_the_order_asked_for(store):
     results = await asyncio.gather(
         store.create("/a"),

@@ -22,7 +22,7 @@ from quorumbook.metadata.uri import open_store
 from quorumbook.streams import Namespace, Stream
 
 _WRITES = frozenset(("create", "create_node", "set", "delete", "replace", "multi"))
-_READS = frozenset(("get", "exists", "children", "renew_session"))
+_READS = frozenset(("get", "get_many", "exists", "children", "renew_session"))
 
 
 class Mortal:

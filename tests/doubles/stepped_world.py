@@ -115,7 +115,11 @@ class SteppedStore:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         if name not in {"create", "create_node", "set", "delete", "multi"}:
-            return found if name not in {"get", "exists", "children"} else self._read(found)
+            return (
+                found
+                if name not in {"get", "get_many", "exists", "children"}
+                else self._read(found)
+            )
 
         def call(*arguments: Any, **named: Any) -> Any:
             return self._process.stepped(found(*arguments, **named))

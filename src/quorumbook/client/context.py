@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from quorumbook.client.transport.ticker import Ticker
 from quorumbook.client.waiting.concurrency import ConcurrencyLimit, LoopTurns
 from quorumbook.env import Complaint, Env, logger, patience
 from quorumbook.errors import (
+    MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
     QuorumbookError,
@@ -36,6 +37,12 @@ class Ledgers(Protocol):
         self, ledger_id: LedgerId, watch: Callable[[], None] | None = None
     ) -> tuple[LedgerMetadata, int]:
         """Return a ledger's metadata and its version."""
+        ...
+
+    async def read_many(
+        self, ledger_ids: Sequence[LedgerId]
+    ) -> list[LedgerMetadata | MetadataFormatError | None]:
+        """Return the metadata of ledgers, what is wrong with them, or None for one not there."""
         ...
 
     async def read_again(

@@ -7,12 +7,13 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import replace
 
 from quorumbook.errors import (
     ForeignLayoutError,
     LedgerExistsError,
+    MetadataFormatError,
     MetadataUnavailableError,
     MetadataVersionConflict,
     NodeExistsError,
@@ -93,6 +94,25 @@ class LedgerManager:
         except NoSuchNodeError as error:
             raise _no_ledger(ledger_id) from error
         return decode(ledger_id, node.data, node.ctime_ms, node.creation_id), node.version
+
+    async def read_many(
+        self, ledger_ids: Sequence[LedgerId]
+    ) -> list[LedgerMetadata | MetadataFormatError | None]:
+        """Return the metadata of ledgers, or what is wrong with them; None: there is no such one.
+
+        For walks over very many: together they cost a fraction of what ``read`` costs for each.
+        """
+        paths = [await self._path(ledger_id) for ledger_id in ledger_ids]
+        found: list[LedgerMetadata | MetadataFormatError | None] = []
+        for ledger_id, node in zip(ledger_ids, await self._store.get_many(paths), strict=True):
+            if node is None:
+                found.append(None)
+                continue
+            try:
+                found.append(decode(ledger_id, node.data, node.ctime_ms, node.creation_id))
+            except MetadataFormatError as error:
+                found.append(error)
+        return found
 
     async def read_again(
         self, metadata: LedgerMetadata, watch: Watch | None = None

@@ -210,6 +210,10 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return nodes, None for each that does not exist; each is read at a moment of its own."""
+        ...
+
     async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return a node or None; the watch runs when it is created, set or deleted."""
         ...

@@ -425,6 +425,15 @@ class DriverStore:
             raise made
         return node if isinstance(node, Node) else None
 
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return nodes, None for each that does not exist."""
+        store = cast(MetadataStore, self)
+        nodes = await asyncio.gather(*map(store.get, paths), return_exceptions=True)
+        for node in nodes:
+            if isinstance(node, BaseException) and not isinstance(node, NoSuchNodeError):
+                raise node
+        return [node if isinstance(node, Node) else None for node in nodes]
+
     def abandon(self, error: LocalProtocolError, *, may_act: bool) -> None:
         """In a child made by fork: refuse everything; see ``env.forks``."""
         del may_act

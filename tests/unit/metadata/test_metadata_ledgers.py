@@ -127,6 +127,16 @@ async def test_a_ledger_is_read_as_it_was_created(manager, store):
     assert not await manager.exists(8)
 
 
+async def test_many_ledgers_are_read_at_once_and_a_damaged_one_costs_itself_alone(manager, store):
+    for ledger_id in 1, 2, 5:
+        await manager.create(metadata_of(ledger_id))
+    await store.set("/ledgers/00/0000/L0002", b"garbage")
+    first, damaged, missing, last = await manager.read_many([1, 2, 4, 5])
+    assert [first, last] == [(await manager.read(each))[0] for each in (1, 5)]
+    assert isinstance(damaged, MetadataFormatError)
+    assert missing is None
+
+
 async def test_creation_writes_a_random_token_and_the_first_update_zero(manager, store):
     first, _ = await manager.create(metadata_of(1))
     second, _ = await manager.create(metadata_of(2))

@@ -16,7 +16,7 @@ from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE, BookieFact
 from quorumbook.admin.facts.bookies import known_bookies as read_bookies
 from quorumbook.env.shown import shown
 from quorumbook.env.tasks import cancel_and_wait
-from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError
+from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import exposure
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -117,18 +117,13 @@ async def all_ledgers(
     manager = LedgerManager(store)
 
     async def read(batch: list[LedgerId]) -> list[LedgerMetadata]:
-        outcomes = await asyncio.gather(*map(manager.read, batch), return_exceptions=True)
         found = []
-        for outcome in outcomes:
+        for outcome in await manager.read_many(batch):
             if isinstance(outcome, MetadataFormatError):
                 if damaged is not None:
                     damaged.append(str(outcome))
-            elif isinstance(outcome, BaseException):
-                # One that was deleted since it was listed is not there.
-                if not isinstance(outcome, NoSuchLedgerInMetadataError):
-                    raise outcome
-            else:
-                found.append(outcome[0])
+            elif outcome is not None:  # else it was deleted since it was listed
+                found.append(outcome)
         return found
 
     # While one portion is looked at, the store reads the next.

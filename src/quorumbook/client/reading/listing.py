@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, MutableSequence
 
 from quorumbook.client.context import Context
 from quorumbook.client.waiting.outcomes import limit
-from quorumbook.errors import MetadataFormatError, NoSuchLedgerInMetadataError
+from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 
@@ -31,19 +30,12 @@ async def metadata_of(
     async with contextlib.aclosing(_batches(ledger_ids)) as batches:
         async for ids in batches:
             async with limit(context.options.operation_timeout_s, "listing ledgers"):
-                found = await asyncio.gather(
-                    *(context.ledgers.read(ledger_id) for ledger_id in ids),
-                    return_exceptions=True,
-                )
+                found = await context.ledgers.read_many(ids)
             for outcome in found:
-                if isinstance(outcome, NoSuchLedgerInMetadataError):
-                    continue  # deleted since it was listed
                 if isinstance(outcome, MetadataFormatError):
                     errors.append(outcome)
-                    continue
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                yield outcome[0]
+                elif outcome is not None:  # else it was deleted since it was listed
+                    yield outcome
 
 
 async def _batches(

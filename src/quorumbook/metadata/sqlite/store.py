@@ -81,6 +81,15 @@ class SqliteStore(DriverStore):
 
         return await self._read(get)
 
+    async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
+        """Return nodes, None for each that does not exist."""
+
+        def get_many() -> list[Node | None]:
+            rows = map(self._thread.tree.find, paths)
+            return [None if row is None else row.node for row in rows]
+
+        return await self._read(get_many)
+
     async def exists(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return a node or None."""
 
