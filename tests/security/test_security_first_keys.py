@@ -46,17 +46,19 @@ CLAIMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("claim", CLAIMS)
 async def test_a_new_ledger_gets_an_id_of_which_no_bookie_knows_anything(
-    tmp_path: Any, claim: str
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, claim: str
 ) -> None:
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
     async with secure_cluster(tmp_path, 3) as cluster, cluster.connect(lac_delay_s=0) as bk:
         stranger = await cluster.raw()
-        taken = range(5)
+        first = await bk.create_ledger()  # it is some time until another one's key is due
+        taken = range(1, 5)
         for ledger_id in taken:
             await stranger.ask(CLAIMS[claim](ledger_id))
         async with bk.create_ledger() as ledger:
             assert ledger.id not in taken
             assert await ledger.append(b"x") == 0
-        assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == [ledger.id]
+        assert [ledger_id async for ledger_id in bk.list_ledger_ids()] == [first.id, ledger.id]
         stranger.close()
 
 
@@ -232,6 +234,30 @@ async def test_a_stream_goes_on_beside_a_stranger_who_takes_all_ids_all_the_time
         assert found == [b"%d" % number for number in range(21)]
         for stranger in strangers:
             stranger.close()
+
+
+@pytest.mark.timeout(60)
+async def test_a_stranger_who_comes_while_a_segments_ledger_waits_for_its_turn_comes_too_late(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
+    monkeypatch.setattr(creation, "_CLAIM_S", PATIENCE_S)
+    async with secure_cluster(tmp_path) as cluster, cluster.connect() as bk:
+        stranger = await cluster.raw()
+        policy = StreamPolicy(
+            roll_entries=4, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1
+        )
+        async with Namespace.open(f"{cluster.uri}#/messaging/keys", client=bk, bind=True) as ns:
+            await ns.create_stream("s", policy=policy)
+            async with ns.stream("s").writer() as writer:
+                for number in range(12):
+                    await writer.append(b"%d" % number)
+                    await writer.flush()
+                    ledgers = [ledger_id async for ledger_id in bk.list_ledger_ids()]
+                    for ledger_id in ledgers:
+                        assert (await stranger.ask_v2(add_frames(ledger_id, 1))).code != 0
+        assert not client_context(bk).has_met_strangers
+        stranger.close()
 
 
 def _looks(cluster: Any) -> int:
