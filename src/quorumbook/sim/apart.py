@@ -61,11 +61,15 @@ def apart(logs: logging.Handler) -> Iterator[Callable[[Callable[[], None]], None
 def _logs_to(handler: logging.Handler) -> Iterator[None]:
     root = logging.getLogger("quorumbook")
     before = root.handlers[:], root.level, root.propagate
+    # Nobody asks where in the sources a record comes from, and to find out takes the longest.
+    sources = logging._srcfile  # noqa: SLF001 - as its manual says
+    logging._srcfile = None  # noqa: SLF001
     root.handlers[:] = [handler]
     root.setLevel(handler.level)
     root.propagate = False
     try:
         yield
     finally:
+        logging._srcfile = sources  # noqa: SLF001
         root.handlers[:], level, root.propagate = before
         root.setLevel(level)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
@@ -20,6 +22,7 @@ from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.disks.index import ModelPlace
+from quorumbook.sim.histories.bookies import Around, BookieHistory
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
@@ -53,9 +56,15 @@ class SimClient(BookKeeper):
 
 
 class _Bookie(Bookie):
-    """A bookie that tells when it begins in doubt."""
+    """A bookie that tells when it begins in doubt, and is listened to."""
 
     in_doubt: Callable[[str], None]
+    listen: Callable[[Operations], None]
+
+    async def _open_storage(self) -> Any:
+        serving = await super()._open_storage()
+        self.listen(serving.operations)
+        return serving
 
     async def _distrust(self, is_unsure: bool, reason: str) -> None:
         if is_unsure:
@@ -94,6 +103,22 @@ class BookieMachine(Machine):
         return self.process is not None and self.bookie is not None and self.bookie.is_ready
 
     @property
+    def held(self) -> dict[str, int]:
+        """What its bookie holds too much of, if nobody asks it for anything."""
+        cluster, process = self._cluster, self.process
+        assert self.bookie is not None
+        assert process is not None
+        around = Around(
+            process.loop.tasks_under_way,
+            cluster.network.connections_of(self.name),
+            self.disk.open_files,
+            len(self.disk.files()),
+        )
+        # Itself, as a client of the metadata store, and one that left without a word.
+        clients = sum(each.is_up for each in cluster.clients) + 2
+        return BookieHistory.held(self.bookie, around, clients)
+
+    @property
     def has_wrong_disk(self) -> bool:
         """Tell whether its disk is somewhere else."""
         return self._own_disk is not None
@@ -123,6 +148,7 @@ class BookieMachine(Machine):
             if tree.find(paths.cookie(self.name)) is not None:
                 tree.delete(Delete(paths.cookie(self.name)))
         cluster.victim, self.is_new = self, True
+        cluster.answers.begins_anew(self.name)
         self.boot_up()
 
     async def _run(self, process: Process) -> None:
@@ -131,6 +157,7 @@ class BookieMachine(Machine):
             store = await cluster.store(process, cluster.plan.session_timeout_s)
             bookie = _Bookie(process.env, self._options, store, indexes=ModelPlace(self.disk))
             bookie.in_doubt = self._in_doubt
+            bookie.listen = partial(cluster.answers.watch, self.name)
             await bookie.start()
             self.bookie, self.is_new = bookie, False
             self.kernel.trace.note(self.name, "serves")
@@ -190,6 +217,8 @@ class SimulatedCluster:
         self.plan = plan
         self._client_options = plan.client_options()
         self.history = history
+        #: What bookies answer.
+        self.answers = BookieHistory(history)
         self.network = SimulatedNetwork(kernel)
         self.tree = SimTree()
         history.watch(self.tree.tree.find)

@@ -61,8 +61,10 @@ class Outcome:
     virtual_s: float
     events: int
     ledgers: int
-    #: How often clients were told something.
+    #: How often clients were told something, be it an error.
     operations: int
+    #: How many copies of entries were looked at on bookies.
+    audited: int
     acknowledged: int
     records: int
     mishaps: dict[str, int]
@@ -154,6 +156,7 @@ class Life:
             kernel.events,
             len(history.ledgers),
             history.operations,
+            history.audited,
             history.acknowledged,
             self.streams.acknowledged,
             dict(self.nemesis.counts),
@@ -234,6 +237,8 @@ class Life:
                     history.violation(f"{way} cannot be read when all is well again")
             if plan.has_auto_recovery and not history.violations:
                 self._wait_for_copies()
+            if not history.violations:
+                self._wait_for_rest()
 
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel
@@ -244,6 +249,17 @@ class Life:
                 f"ledgers {sorted(history.marked)} lack copies when all is well again",
                 marked if marked in history.ledgers else None,
             )
+
+    def _wait_for_rest(self) -> None:
+        """Wait until nobody asks for anything, and bookies hold nothing for anybody."""
+        bookies, kernel = self.cluster.bookies, self.kernel
+
+        def is_over() -> bool:
+            return self._is_broken() or all(each.serves and not each.held for each in bookies)
+
+        if not kernel.run(is_over, kernel.now_ns + _HEALED_NS):
+            held = {each.name: each.held for each in bookies if each.serves and each.held}
+            self.history.violation(f"bookies hold on to what nobody needs: {held}")
 
     def _read(self, way: str, read: _Program, limit_ns: int) -> bool:
         is_read = False
@@ -310,7 +326,7 @@ class Life:
             return False
         if self.history.ledgers[ledger_id].is_of_stream:
             return True
-        self.history.read(ledger_id, machine.name, entry_id, seal.payload(entry))
+        self.history.found(ledger_id, machine.name, entry_id, seal.payload(entry))
         return True
 
 

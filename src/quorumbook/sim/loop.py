@@ -1,7 +1,7 @@
 """The event loop of one simulated process: asyncio's rules, the kernel's time.
 
 Within a process callbacks run in the order in which they became ready, as asyncio promises.  What
-is not promised is when: each turn begins a little later than it could, by the tape, so turns of
+is not promised is when: mostly a turn begins a little later than it could, by the tape, so turns of
 different processes, messages, threads and timers meet in every order.
 
 A paused loop runs nothing; what becomes due meanwhile is ready at once when it goes on, timers
@@ -25,6 +25,8 @@ from quorumbook.sim.kernel import MICROSECOND, SECOND, Kernel
 _TURN_DELAY_NS = 40 * MICROSECOND
 #: How often others get a chance between two turns of a loop that has more to do.
 _PAUSES = 0.25
+#: How often a loop that has nothing to do takes in what arrives right when it does.
+_AT_ONCE = 0.5
 _FIRST_PRUNING = 256
 
 
@@ -142,6 +144,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Tell whether anything of it may still run."""
         return not self.is_dead
 
+    @property
+    def tasks_under_way(self) -> int:
+        """How many there are that have not ended."""
+        return sum(not each.done() for each in self._tasks)
+
     def is_closed(self) -> bool:
         """Tell whether it is over."""
         return self.is_dead
@@ -248,6 +255,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if not self._is_awake:
             self._wake()
 
+    def arrive(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Do the same as an event of its own: in the turn of no process."""
+        if self._is_awake or self.is_paused or self.is_dead:
+            self.deliver(callback, *arguments)
+            return
+        self._ready.append((callback, arguments))
+        self._begin_turn()
+
     def pause(self) -> None:
         """Stop as a process that got SIGSTOP."""
         self.is_paused = True
@@ -289,6 +304,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             return
         self._ready.append(handle)
         if not self._is_awake:
+            self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        # What brought it about came at a time of the tape's choice already.
+        if self._unit() < _AT_ONCE:
+            self._is_awake = True
+            self._turn()
+        else:
             self._wake()
 
     def _wake(self) -> None:

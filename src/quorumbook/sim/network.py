@@ -146,6 +146,10 @@ class SimulatedNetwork:
             self._ends.setdefault(end.process.name, []).append(end)
         return near, far
 
+    def connections_of(self, name: str) -> int:
+        """Return how many ends of connections a machine has."""
+        return len(self._ends.get(name, ()))
+
     def leave(self, end: Transport) -> None:
         """Forget an end that is over."""
         ends = self._ends.get(end.process.name, [])
@@ -232,7 +236,7 @@ class ProcessNetwork:
             server, serve = found
             near, far = network.join(process, server, port)
             server.loop.deliver(far.begin, serve)
-            kernel.after(network.latency_ns(), loop.deliver, answer, near)
+            kernel.after(network.latency_ns(), loop.arrive, answer, near)
 
         kernel.after(network.latency_ns(), knock)
         transport = await made
@@ -423,7 +427,7 @@ class Transport(asyncio.Transport):
                     piece = piece[: len(piece) + self.carries_bytes]
             peer.inbox_bytes += len(piece)
         if not peer.is_over:
-            peer.process.loop.deliver(peer.receive, piece)
+            peer.process.loop.arrive(peer.receive, piece)
             if self.carries_bytes is not None and self.carries_bytes <= 0:
                 peer.process.loop.deliver(peer.reset)
                 self.reset()

@@ -62,6 +62,7 @@ WAYS = (
     "single_reads",
     "sticky_reads",
     "small_frames",
+    "late_lac",
     "early_turns",
     "wrong_clocks",
     "slow_threads",
@@ -72,7 +73,7 @@ STREAM_WAYS: tuple[tuple[str, ...], ...] = ((), ("streams",), ("groups",), ("tra
 
 #: What seeds without a directed phase have otherwise: people who do not wait long, and an end as
 #: soon as they were told enough.
-PLAIN: Mapping[str, Any] = {"pace": 0.2, "operations_max": 200, "ledgers_max": 60}
+PLAIN: Mapping[str, Any] = {"pace": 0.1, "operations_max": 200, "ledgers_max": 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,8 @@ class LifePlan:
             sticky_reads=self.has("sticky_reads"),
             opportunistic_striping=self.has("striping"),
             delay_ensemble_change=self.has("delayed_changes"),
+            # Else a third of what bookies are asked to write is what is confirmed.
+            lac_delay_s=0.3 if self.has("late_lac") else 0.01,
         )
 
 

@@ -225,7 +225,7 @@ class SimWorker:
             self._kernel.after(run.elapsed_ns, self._finish, done, run.result)
 
     def _finish(self, done: Callable[[Any], None], result: Any) -> None:
-        self._loop.deliver(done, result)
+        self._loop.arrive(done, result)
         if self._jobs:
             self._hop(self._begin)
         else:

@@ -53,6 +53,16 @@ def test_the_end_of_a_closed_ledger_is_confirmed(history: History):
     assert history.violations == []
 
 
+def test_a_failure_is_an_answer_and_a_copy_on_a_bookie_is_none(history: History):
+    before = history.operations
+    history.failed("w0", TimeoutError())
+    assert history.operations == before + 1
+    history.found(7, "b0", 2, b"c")
+    assert (history.operations, history.audited) == (before + 1, 1)
+    history.found(7, "b1", 2, b"another")
+    assert "b1 was shown another content of entry 2" in history.violations[0]
+
+
 @pytest.mark.parametrize(("end", "is_kept"), [(1, True), (2, False)])
 def test_a_writer_closes_where_it_says(history: History, end: int, is_kept: bool):
     _close(history, end)

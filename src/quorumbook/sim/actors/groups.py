@@ -51,10 +51,10 @@ async def produce(life: ActorsLife, process: Process) -> None:
                         burst = range(count, count + 1 + tape.below(life.plan.burst_max))
                         count += len(burst)
                         await asyncio.gather(*[_append(life, process, writer, i) for i in burst])
-                        await asyncio.sleep(tape.between(0, 0.3))
+                        await asyncio.sleep(tape.between(0, 0.3 * life.plan.pace))
                         if not life.is_rough:
                             break
-            await asyncio.sleep(tape.between(0, 1))
+            await asyncio.sleep(tape.between(0, life.plan.pace))
 
 
 async def _append(
@@ -78,12 +78,12 @@ async def consume(life: ActorsLife, process: Process) -> None:
                         deliveries = await consumer.read(1 + tape.below(8), wait_s=_WAIT_S)
                         for each in deliveries:
                             _take(life, member, each)
-                        await asyncio.sleep(tape.between(0, 0.2))
+                        await asyncio.sleep(tape.between(0, 0.2 * life.plan.pace))
                         if deliveries and tape.chance(0.6):
                             await _commit(life, consumer, member, tape.pick(deliveries))
                         if not life.is_rough:
                             break
-            await asyncio.sleep(tape.between(0, 0.5))
+            await asyncio.sleep(tape.between(0, 0.5 * life.plan.pace))
 
 
 @contextlib.asynccontextmanager

@@ -77,7 +77,7 @@ def tried(
         # The cluster has nothing to do with it.
         life.history.violation(f"{process.name} is told that it is wrong: {error}")
     except QuorumbookError as error:
-        life.kernel.trace.note(process.name, "fails", type(error).__name__)
+        life.history.failed(process.name, error)
 
 
 async def read_at_last(
@@ -193,9 +193,13 @@ class Appends:
         def done(future: asyncio.Future[EntryId]) -> None:
             self.pending.discard(future)
             self.check()
-            if future.cancelled() or future.exception() is not None:
-                return
             history, ledger_id = self._life.history, self._writer.id
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is not None:
+                history.failed(self._who, error)
+                return
             if future.result() != entry_id:
                 history.violation(f"entry {entry_id} became {future.result()}", ledger_id)
             # What is not synced is not promised.
@@ -209,12 +213,12 @@ async def recover(life: ActorsLife, process: Process) -> None:
     """Recover ledgers at random, also such as are being written."""
     async with started(life, process) as client:
         while life.is_rough:
-            await asyncio.sleep(life.tape.between(0.2, 3))
+            await asyncio.sleep(life.tape.between(0.2, 3) * life.plan.pace)
             ids = life.history.own_ids
             if not ids:
                 continue
             ledger_id = life.tape.pick(ids)
-            with contextlib.suppress(QuorumbookError):
+            with tried(life, process, ()):
                 await read_closed(life, process, client, ledger_id)
 
 
@@ -266,26 +270,27 @@ async def delete(life: ActorsLife, process: Process) -> None:
     """Delete ledgers at random, also such as are being written."""
     async with started(life, process) as client:
         while life.is_rough:
-            await asyncio.sleep(life.tape.between(0.5, 4))
+            await asyncio.sleep(life.tape.between(0.5, 4) * life.plan.pace)
             ids = [i for i in life.history.own_ids if not life.history.ledgers[i].is_doomed]
             if len(ids) < 2:
                 continue
             ledger_id = life.tape.pick(ids)
             life.history.doomed(ledger_id, process.name)
-            with contextlib.suppress(QuorumbookError):
+            with tried(life, process, ()):
                 await client.delete_ledger(ledger_id)
+                life.history.operations += 1
 
 
 async def tail(life: ActorsLife, process: Process) -> None:
     """Follow ledgers while they are written."""
     async with started(life, process) as client:
         while life.is_rough:
-            await asyncio.sleep(life.tape.between(0.05, 0.5))
+            await asyncio.sleep(life.tape.between(0.05, 0.5) * life.plan.pace)
             ids = life.history.own_ids
             if not ids:
                 continue
             ledger_id = life.tape.pick(ids)
-            with contextlib.suppress(QuorumbookError, TimeoutError):
+            with tried(life, process, ()), contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(life.tape.between(0.5, 5)):
                     await follow(life, process, client, ledger_id)
 

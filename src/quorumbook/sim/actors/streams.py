@@ -70,7 +70,7 @@ async def produce(life: ActorsLife, process: Process) -> None:
         while life.is_rough:
             with tried(life, process):
                 await _produce_once(life, process.name, stream)
-            await asyncio.sleep(life.tape.between(0, 1))
+            await asyncio.sleep(life.tape.between(0, life.plan.pace))
 
 
 async def _produce_once(life: ActorsLife, who: str, stream: Stream) -> None:
@@ -84,7 +84,7 @@ async def _produce_once(life: ActorsLife, who: str, stream: Stream) -> None:
             batch = range(number, number + count)
             number += count
             await asyncio.gather(*[_append(life, who, writer, each) for each in batch])
-            await asyncio.sleep(tape.between(0, 0.3))
+            await asyncio.sleep(tape.between(0, 0.3 * life.plan.pace))
             if not life.is_rough:
                 break
         if tape.chance(0.2) and history.end > 4:
@@ -113,7 +113,7 @@ async def follow(life: ActorsLife, process: Process) -> None:
             with contextlib.suppress(QuorumbookError, TimeoutError):
                 async with asyncio.timeout(life.tape.between(1, 8)):
                     await _follow_once(life, process.name, stream)
-            await asyncio.sleep(life.tape.between(0.1, 1))
+            await asyncio.sleep(life.tape.between(0.1, 1) * life.plan.pace)
 
 
 async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:

@@ -54,7 +54,7 @@ async def commit(life: ActorsLife, process: Process) -> None:
             except ConfigError as error:
                 life.history.violation(f"{process.name} is told that it is wrong: {error}")
             except QuorumbookError as error:
-                life.kernel.trace.note(process.name, "fails", type(error).__name__)
+                life.history.failed(process.name, error)
                 if batch >= 0 and life.tape.chance(0.5):
                     with contextlib.suppress(QuorumbookError):
                         await app.abort(batch)

@@ -11,9 +11,11 @@
     I6   no bookie is in an ensemble twice
     I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
          it (``life``)
+    I8   no bookie that has answered a fence takes a writer's add (``bookies``)
     I9   nobody is denied an entry below the end
     I10  no ledger goes that nobody deleted
     I11  everything ends when all is well again (``life``)
+    I12  bookies hold nothing when nobody asks for anything (``bookies``)
     I13  of no ledger it stays written down that it lacks copies, when all is well again (``life``)
     I14  the stream: ``streams``
 
@@ -71,8 +73,10 @@ class History:
         self._kernel = kernel
         self.ledgers: dict[LedgerId, LedgerHistory] = {}
         self.violations: list[str] = []
-        #: How often clients were told something.
+        #: How often clients were told something, be it an error.
         self.operations = 0
+        #: How many copies of entries were looked at on bookies.
+        self.audited = 0
         #: Called when a ledger is new in the metadata.
         self.on_new: Callable[[LedgerId], None] = lambda _: None
         #: Ledgers of which the metadata say that they lack copies.
@@ -154,9 +158,22 @@ class History:
         self.ledgers[ledger_id].is_doomed = True
         self.tell(ledger_id, who, "is to be deleted")
 
+    def failed(self, who: str, error: BaseException) -> None:
+        """Somebody was told that something failed, whatever became of it."""
+        self.operations += 1
+        self._kernel.trace.note(who, "fails", type(error).__name__)
+
     def read(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
         """Somebody was shown an entry."""
         self.operations += 1
+        self._shown(ledger_id, who, entry_id, payload)
+
+    def found(self, ledger_id: LedgerId, bookie: str, entry_id: EntryId, payload: bytes) -> None:
+        """A bookie holds a copy of an entry."""
+        self.audited += 1
+        self._shown(ledger_id, bookie, entry_id, payload)
+
+    def _shown(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
         ledger = self.ledgers[ledger_id]
         if entry_id >= len(ledger.sent):
             self.violation(f"{who} was shown entry {entry_id}, which nobody sent", ledger_id)

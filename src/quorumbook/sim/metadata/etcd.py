@@ -167,7 +167,7 @@ class _WatchStream:
         if self._is_cut_off:
             self._break()
         else:
-            self._process.loop.deliver(self._news.put_nowait, news)
+            self._process.loop.arrive(self._news.put_nowait, news)
 
     def _break(self) -> None:
         self.close()
@@ -235,7 +235,7 @@ class _ModelClient(EtcdClient):
 
     def _answer(self, answer: asyncio.Future[Any], result: Any) -> None:
         network, kernel = self._process.machine.network, self._etcd.kernel
-        kernel.after(network.latency_ns(), self._process.loop.deliver, _settle, answer, result)
+        kernel.after(network.latency_ns(), self._process.loop.arrive, _settle, answer, result)
 
     @contextlib.asynccontextmanager
     async def stream(self, method: Method) -> AsyncIterator[Any]:

@@ -120,7 +120,7 @@ class SimStore(MemoryStore):
             if self.is_cut_off:
                 self._kernel.after(_RECONNECT_NS, tell)
             else:
-                self._kernel.at(self.answer_ns(), self._process.loop.deliver, callback, watches)
+                self._kernel.at(self.answer_ns(), self._process.loop.arrive, callback, watches)
 
         tell()
 
@@ -173,10 +173,10 @@ class _Request:
             kind = MetadataFateUnknownError if self._is_write else MetadataUnavailableError
             self._fail(kind("the connection was lost, and the answer with it"))
             return
-        self._kernel.at(store.answer_ns(), self._loop.deliver, self._settle, result)
+        self._kernel.at(store.answer_ns(), self._loop.arrive, self._settle, result)
 
     def _fail(self, error: Exception) -> None:
-        self._kernel.at(self._store.answer_ns(), self._loop.deliver, self._settle, error)
+        self._kernel.at(self._store.answer_ns(), self._loop.arrive, self._settle, error)
 
     def _settle(self, result: object) -> None:
         if self._answer.done():

@@ -152,7 +152,7 @@ class Server:
         when_ns = kernel.now_ns + self.zookeeper.network.latency_ns()
         self._last_from_leader_ns = max(when_ns, self._last_from_leader_ns)
         if process is not None:
-            kernel.at(self._last_from_leader_ns, process.loop.deliver, tell)
+            kernel.at(self._last_from_leader_ns, process.loop.arrive, tell)
 
     def answers(self, who: _Connection, count: int, tell: Callable[[], None]) -> None:
         """Answer once this server has seen so many steps; without the leader it cannot."""

@@ -7,7 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, losses, shares, singles, splits, stores   see their modules
+fences, healing, keys, losses, shares, singles, splits, stores   see their modules
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -28,7 +28,17 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.process import Process
-from quorumbook.sim.search import fences, healing, losses, sharers, shares, singles, splits, stores
+from quorumbook.sim.search import (
+    fences,
+    healing,
+    keys,
+    losses,
+    sharers,
+    shares,
+    singles,
+    splits,
+    stores,
+)
 from quorumbook.sim.search.phase import SearchPhase
 
 _CALLS_MAX = 60
@@ -71,6 +81,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
     "etcd": {**splits.PLAN, "has_etcd": True, "metadata_drops": 0.1},
+    "keys": keys.PLAN,
 }
 
 
@@ -223,4 +234,5 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "batches": sharers.Sharers,
     "rivals": sharers.Sharers,
     "etcd": splits.Splits,
+    "keys": keys.Keys,
 }

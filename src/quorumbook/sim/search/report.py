@@ -28,6 +28,7 @@ class Counts:
     violation: str
     ledgers: int
     operations: int
+    audited: int
     acknowledged: int
     records: int
     events: int
@@ -45,6 +46,7 @@ class Counts:
             outcome.violations[0].partition("\n")[0] if outcome.violations else "",
             outcome.ledgers,
             outcome.operations,
+            outcome.audited,
             outcome.acknowledged,
             outcome.records,
             outcome.events,
@@ -110,6 +112,7 @@ class Tally:
         self.sums["seeds that broke a promise"] += bool(counts.violation)
         self.sums["ledgers"] += counts.ledgers
         self.sums["answers to clients"] += counts.operations
+        self.sums["copies of entries looked at on bookies"] += counts.audited
         self.sums["acknowledged entries"] += counts.acknowledged
         self.sums["acknowledged records"] += counts.records
         self.sums["events"] += counts.events

@@ -185,7 +185,8 @@ class Singles(SearchPhase):
     async def _lost(self) -> None:
         ledger = await self._torn()
         self._visit(ledger, actors.read_closed)
-        await self._until(lambda: self._is_closed(ledger), 1.0)
+        # What was not waited for is not synced yet.
+        await self._until(lambda: self._is_closed(ledger), 1.0, 0.0001)
         for machine in self._bookies:
             self._end(machine.cut_power)
 

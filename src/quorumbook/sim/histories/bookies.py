@@ -1,0 +1,127 @@
+"""What bookies answered and hold, and whether it can all be right.
+
+    I8   a bookie that has answered a fence takes no add of a writer that arrives behind it, be it
+         in another life
+    I12  when nobody asks for anything any more, a bookie holds nothing for anybody: no request is
+         under way, no budget is in use, no file is open twice; and its tasks and connections are
+         few
+
+It listens where adds and fences come in and are answered: what is below that may be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quorumbook.bookie.connections.connection import BookieConnection
+from quorumbook.bookie.requests.operations import Operations
+from quorumbook.bookie.server import Bookie
+from quorumbook.ids import LedgerId
+from quorumbook.protocol.requests import AddRun
+from quorumbook.protocol.status import Status
+from quorumbook.sim.histories.ledgers import History
+
+#: A bookie that nobody asks has five or six tasks, and now and then one for a moment.
+_TASKS_MAX = 16
+#: A client has one for each of the two protocols, and the next one before that is gone.
+_CONNECTIONS_EACH_MAX = 4
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is there of a bookie's process, beside the bookie."""
+
+    tasks: int
+    connections: int
+    open_files: int
+    #: How many files its disk has.
+    files: int
+
+
+class BookieHistory:
+    """All bookies of a run.
+
+    Args:
+        history: Gets what is wrong.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        #: Who has answered a fence of which ledger.
+        self._fenced: set[tuple[str, LedgerId]] = set()
+
+    def begins_anew(self, name: str) -> None:
+        """A bookie lost its disk for good, and its fences with it."""
+        self._fenced = {each for each in self._fenced if each[0] != name}
+
+    def fenced(self, name: str, ledger_id: LedgerId) -> None:
+        """A bookie is about to answer a fence."""
+        self._fenced.add((name, ledger_id))
+
+    def watch(self, name: str, operations: Operations) -> None:
+        """Listen to one life of a bookie, which serves nobody yet."""
+        # Their methods are exchanged, which no type allows.
+        adds: Any = operations.adds
+        reads: Any = operations.reads
+        begin, answer, tell = adds.run, adds._finish_chunk, reads._on_fenced  # noqa: SLF001
+        #: By identity: what came behind a fence, until it is answered.
+        late: dict[int, AddRun] = {}
+
+        def run(connection: BookieConnection, group: Sequence[AddRun], now_ns: int) -> None:
+            for add in group:
+                if not add.is_recovery and (name, add.run.ledger_id) in self._fenced:
+                    late[id(add)] = add
+            begin(connection, group, now_ns)
+
+        def finish(
+            connection: BookieConnection,
+            group: Sequence[AddRun],
+            status: Status,
+            arrived_ns: int,
+            now_ns: int,
+        ) -> None:
+            for add in group:
+                if late.pop(id(add), None) is not None and status is Status.OK:
+                    self._took(name, add)
+            answer(connection, group, status, arrived_ns, now_ns)
+
+        def on_fenced(ledger_id: LedgerId) -> None:
+            self.fenced(name, ledger_id)
+            tell(ledger_id)
+
+        adds.run, adds._finish_chunk = run, finish  # noqa: SLF001
+        reads._on_fenced = on_fenced  # noqa: SLF001
+
+    def _took(self, name: str, add: AddRun) -> None:
+        ledger = self._history.ledgers.get(add.run.ledger_id)
+        # The id of one that was deleted may be another ledger's.
+        if ledger is not None and not ledger.is_doomed:
+            text = f"{name} has answered a fence, and takes entry {add.run.first_entry_id}"
+            self._history.violation(text, add.run.ledger_id)
+
+    @staticmethod
+    def held(bookie: Bookie, around: Around, clients: int) -> dict[str, int]:
+        """Return by its name what a bookie holds too much of.
+
+        Args:
+            bookie: One that serves.
+            around: What is there beside it.
+            clients: How many processes may have connections.
+        """
+        metrics, connections = bookie.metrics, bookie.connections
+        held = {
+            "adds under way": metrics.adds_in_progress,
+            "adds without room": metrics.adds_delayed,
+            "reads under way": metrics.reads_in_progress,
+            "bytes of adds": connections.adds.used_bytes,
+            "bytes of answers to come": connections.answer_budget.reserved_bytes,
+            "bytes of begun frames": connections.partial_bytes,
+            "tasks": around.tasks if around.tasks > _TASKS_MAX else 0,
+        }
+        if around.connections > _CONNECTIONS_EACH_MAX * clients:
+            held["connections"] = around.connections
+        if around.open_files > around.files:
+            held["open files"] = around.open_files
+        return {name: count for name, count in held.items() if count}

@@ -1,0 +1,115 @@
+"""What the judge of bookies takes for a broken promise."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quorumbook.protocol.requests import AddRun
+from quorumbook.protocol.status import Status
+from quorumbook.sim.histories.bookies import Around, BookieHistory
+from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.kernel import Kernel
+
+QUIET = Around(tasks=6, connections=2, open_files=5, files=9)
+
+
+class _Operations:
+    """A bookie's, as far as they are listened to."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.adds: Any = SimpleNamespace(run=self._run, _finish_chunk=self._finish)
+        self.reads: Any = SimpleNamespace(_on_fenced=self.begun.append)
+
+    def _run(self, connection: Any, group: Any, now_ns: int) -> None:
+        self.begun += group
+
+    def _finish(self, connection: Any, group: Any, status: Status, *times_ns: int) -> None:
+        for each in group:
+            self.begun.remove(each)
+
+    def answer(self, add: Any, status: Status) -> None:
+        # What is listened to has been exchanged.
+        self.adds._finish_chunk(None, [add], status, 0, 0)
+
+    def answer_fence(self, ledger_id: int) -> None:
+        # Likewise.
+        self.reads._on_fenced(ledger_id)
+
+
+@pytest.fixture
+def history() -> History:
+    history = History(Kernel(1))
+    history.created(7, "w0", 2, lambda: -1)
+    return history
+
+
+def _add(*, is_recovery: bool = False) -> Any:
+    run: Any = SimpleNamespace(ledger_id=7, first_entry_id=3)
+    return SimpleNamespace(run=run, is_recovery=is_recovery)
+
+
+def _answered(operations: _Operations, add: AddRun, status: Status = Status.OK) -> None:
+    operations.adds.run(None, [add], 0)
+    operations.answer(add, status)
+    assert add not in operations.begun
+
+
+def test_an_add_that_was_there_before_the_fence_may_be_taken(history: History):
+    bookies, operations, add = BookieHistory(history), _Operations(), _add()
+    bookies.watch("b0", operations)  # type: ignore[arg-type]
+    operations.adds.run(None, [add], 0)
+    operations.answer_fence(7)
+    operations.answer(add, Status.OK)
+    _answered(operations, _add(), Status.FENCED)
+    _answered(operations, _add(is_recovery=True))
+    assert history.violations == []
+
+
+def test_no_life_of_a_bookie_takes_an_add_behind_a_fence(history: History):
+    bookies = BookieHistory(history)
+    before, after = _Operations(), _Operations()
+    bookies.watch("b0", before)  # type: ignore[arg-type]
+    bookies.watch("b0", after)  # type: ignore[arg-type]
+    before.answer_fence(7)
+    assert before.begun == [7]
+    _answered(after, _add())
+    assert "b0 has answered a fence, and takes entry 3" in history.violations[0]
+
+
+def test_another_bookie_and_one_that_begins_anew_know_of_no_fence(history: History):
+    bookies, operations = BookieHistory(history), _Operations()
+    bookies.watch("b0", operations)  # type: ignore[arg-type]
+    bookies.fenced("b1", 7)
+    bookies.fenced("b0", 7)
+    bookies.begins_anew("b0")
+    _answered(operations, _add())
+    assert history.violations == []
+
+
+def _bookie(**counts: int) -> Any:
+    known = {"adds_in_progress": 0, "adds_delayed": 0, "reads_in_progress": 0, **counts}
+    connections = SimpleNamespace(
+        adds=SimpleNamespace(used_bytes=counts.get("used_bytes", 0)),
+        answer_budget=SimpleNamespace(reserved_bytes=0),
+        partial_bytes=0,
+    )
+    return SimpleNamespace(metrics=SimpleNamespace(**known), connections=connections)
+
+
+@pytest.mark.parametrize(
+    ("bookie", "around", "held"),
+    [
+        (_bookie(), QUIET, {}),
+        (_bookie(reads_in_progress=2), QUIET, {"reads under way": 2}),
+        (_bookie(used_bytes=9), QUIET, {"bytes of adds": 9}),
+        (_bookie(), Around(17, 2, 5, 9), {"tasks": 17}),
+        (_bookie(), Around(6, 9, 5, 9), {"connections": 9}),
+        (_bookie(), Around(6, 8, 10, 9), {"open files": 10}),
+    ],
+)
+def test_what_a_quiet_bookie_holds_is_told(bookie: Any, around: Around, held: dict[str, int]):
+    assert BookieHistory.held(bookie, around, clients=2) == held
