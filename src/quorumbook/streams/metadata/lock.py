@@ -17,6 +17,7 @@ from quorumbook.errors import (
     MetadataError,
     MetadataUnavailableError,
     NoSuchNodeError,
+    QuorumbookError,
     SessionExpiredError,
 )
 from quorumbook.metadata.store import MetadataStore
@@ -28,6 +29,10 @@ from quorumbook.streams.format.names import (
 )
 
 _log = logger("streams.lock")
+#: After so long it is tried again to give a place up that the store did not hear of.
+_DELETE_AGAIN_S = 1.0
+#: Those tries; a loop keeps no task alive.
+_DELETING: set[asyncio.Task[None]] = set()
 
 
 class StreamLock:
@@ -100,13 +105,15 @@ class StreamLock:
                     f"the lock at {self._path} was taken away while it was waited for"
                 )
         except TimeoutError:
-            before = await self._members()
             await self._delete(member)
+            before = await self._members()
             raise await self._busy(before[0] if before else "") from None
         except BaseException:
             await self._delete(member)
             raise
         if not is_mine or ended != self._sessions_ended:
+            # The news may be of a session before this place's, which would stay and be waited for.
+            await self._delete(member)
             return False
         self._member = member
         return True
@@ -186,9 +193,28 @@ class StreamLock:
         )
 
     async def _delete(self, member: str) -> None:
-        # One that cannot be deleted goes with its session.
-        with contextlib.suppress(MetadataError):
+        try:
             await self._store.delete(member)
+        except MetadataUnavailableError:
+            # A session may last as long as its process, and everybody would wait for so long.
+            task = asyncio.create_task(self._delete_later(member))
+            _DELETING.add(task)
+            task.add_done_callback(_DELETING.discard)
+        except MetadataError:
+            # It is gone, or goes with its session.
+            return
+
+    async def _delete_later(self, member: str) -> None:
+        while True:
+            await asyncio.sleep(_DELETE_AGAIN_S)
+            try:
+                await self._store.delete(member)
+            except MetadataUnavailableError:
+                continue
+            except QuorumbookError:
+                # The same, or the store is closed and ends the session.
+                return
+            return
 
     def _on_session_expired(self) -> None:
         self._sessions_ended += 1
