@@ -41,7 +41,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "stream": ("stream.commands:stream", "Create, write, read and truncate streams."),
     "recovery": (
         "bookie.recovery:recovery",
-        "See which ledgers lack copies, and switch their repair.",
+        "See which ledgers lack replicas, and switch their repair.",
     ),
     "spark": ("spark.commands:spark", "Run jobs over a whole cluster on Apache Spark."),
     "metadata": ("cluster.metadata:metadata", "Move a cluster's metadata, or keep it in a file."),

@@ -1,4 +1,4 @@
-"""``quorumbook recovery``: ledgers that lack copies, and whether anybody may copy them."""
+"""``quorumbook recovery``: ledgers that lack replicas, and whether anybody may copy them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CHECKS = {"ledgers": "ALL_LEDGERS", "replicas": "REPLICAS", "placement": "PLACE
 
 @click.group()
 def recovery() -> None:
-    """Repair ledgers, list those that lack copies, and switch their repair on and off."""
+    """Repair ledgers, list those that lack replicas, and switch their repair on and off."""
 
 
 recovery.add_command(run)
@@ -48,7 +48,7 @@ recovery.add_command(run)
 def underreplicated(
     call: Call, missing_on: str | None, not_missing_on: str | None, is_count: bool
 ) -> None:
-    """List the ledgers that lack copies."""
+    """List the ledgers that lack replicas."""
 
     def is_wanted(mark: Mark) -> bool:
         return (
@@ -147,7 +147,9 @@ async def _list(call: Call, is_wanted: Callable[[Mark], bool]) -> None:
                     "reason": failure.reason if failure else None,
                 }
 
-        await call.output.stream(rows(), (*columns, "reason"), empty="no ledger lacks copies")
+        await call.output.stream(
+            rows(), (*columns, "reason"), empty="no ledger is under-replicated"
+        )
 
 
 async def _status(call: Call) -> Row:

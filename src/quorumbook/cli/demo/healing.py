@@ -32,7 +32,7 @@ _MOST_ENTRIES = 10_000
 
 
 class NotHealedError(QuorumbookError):
-    """The ledger lacks copies still, or a copy is not what was written."""
+    """The ledger lacks replicas still, or a copy is not what was written."""
 
     code = -1
 
@@ -48,7 +48,7 @@ class HealingDemo:
     copied: int = 0
 
     def notice(self, after_s: float) -> None:
-        """The ledger stands among those that lack copies, or has stood there."""
+        """The ledger stands among those that lack replicas, or has stood there."""
         if self.noticed_s is None:
             self.noticed_s = after_s
 
@@ -83,7 +83,7 @@ async def watch(bk: BookKeeper, ledger_id: LedgerId, lost: BookieId, seen: Heali
             await _count(client_context(bk), metadata, lost, seen)
             if after_s > _HEALED_WITHIN_S:
                 raise NotHealedError(
-                    f"ledger {ledger_id} lacks copies {after_s:.0f} s after bookie {lost} was"
+                    f"ledger {ledger_id} lacks replicas {after_s:.0f} s after bookie {lost} was"
                     " killed; `quorumbook recovery underreplicated` says why"
                 )
             await asyncio.sleep(_LOOK_S)
