@@ -10,7 +10,7 @@ import pytest
 
 from quorumbook.errors import StorageError
 from quorumbook.sim.disks.disk import SimDisk
-from quorumbook.sim.disks.index import ModelPlace
+from quorumbook.sim.disks.index import ModelIndex, ModelPlace
 from quorumbook.sim.threads import ProcessDied
 from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.index.stored_run import DAMAGED, StoredExtent, StoredRun
@@ -183,3 +183,33 @@ def test_a_commit_of_the_model_whose_sync_fails_is_not_made():
     assert _committed(disk) is None
     index.commit(meta=[("a", "2")])
     assert _committed(disk.crash()) == "2"
+
+
+def test_a_commit_of_many_new_ledgers_is_a_few_steps_and_all_of_it(index: Index):
+    statements: list[str] = []
+    if not isinstance(index, ModelIndex):
+        index._connection.set_trace_callback(statements.append)  # SQLite alone sees its steps
+    old = [run(ledger_id, 0, 4) for ledger_id in (7, 8)]
+    index.commit(runs=old, states=[StoredLedger(7, b"k", born_at=1), StoredLedger(8, b"k")])
+    statements.clear()
+    ids = range(1000)
+    runs = [run(ledger_id, 0, 1, position=ledger_id) for ledger_id in ids if ledger_id != 8]
+    # A ledger has older entries, another one more than one run.
+    runs[8:8] = [run(8, 0, 1), run(8, 5, 6)]
+    replaced = index.commit(
+        runs=runs, states=[StoredLedger(each, b"key", born_at=each) for each in ids]
+    )
+    assert replaced == [(7, 0, 1), (8, 0, 1)]
+    assert len(statements) < 150
+    reader = index.another()
+    assert [(each, reader.find(each, 1)) for each in ids if each != 8] == [
+        (each.ledger_id, each) for each in runs if each.ledger_id != 8
+    ]
+    assert [each[1:3] for each in reader.runs(8)] == [(0, 1), (2, 4), (5, 6)]
+    assert [each[1:3] for each in reader.runs(7)] == [(0, 1), (2, 4)]
+    assert list(reader.ledger_states()) == [
+        StoredLedger(each, b"key", born_at=each) for each in ids
+    ]
+    # What was put there just now is known.
+    assert index.commit(runs=[run(3, 1, 2), run(4, 2, 3)]) == [(3, 1, 2)]
+    reader.close()

@@ -208,7 +208,7 @@ class Checkpointer:
         for deletion in checkpoint.deleted:
             births.pop(deletion.ledger_id, None)
         return [
-            handle.state()._replace(born_at=births.get(handle.ledger_id, checkpoint.begins_at))
+            handle.state(births.get(handle.ledger_id, checkpoint.begins_at))
             for handle in checkpoint.handles
         ]
 

@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -51,6 +52,14 @@ INSERT_RUN = f"INSERT OR REPLACE INTO run ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)
 INSERT_STATE = f"INSERT OR REPLACE INTO ledger ({STATE_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)"  # noqa: S608
 
 INSERT_DELETION = "INSERT OR REPLACE INTO deleted (id, at_ms, seal) VALUES (?,?,?)"
+
+
+@cache
+def of_many_rows(statement: str, count: int) -> str:
+    """Return the insertion of so many rows, made of that of one."""
+    head, _, values = statement.partition(" VALUES ")
+    return f"{head} VALUES {','.join([values] * count)}"
+
 
 _RUN_SEAL = Struct(">8q")
 _STATE_SEAL = Struct(">5q2i")

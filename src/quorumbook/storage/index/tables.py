@@ -35,7 +35,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -56,6 +56,7 @@ from quorumbook.storage.index.rows import (
     NewerIndexError,
     deletion_to_row,
     index_errors,
+    of_many_rows,
     run_to_row,
     state_to_row,
 )
@@ -68,6 +69,9 @@ __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
 #: A commit of many rows is written in slices, between which other threads get the interpreter.
 _SLICE_ROWS = 1000
 _SLICE_PAUSE_S = 0.0002
+#: So many rows are inserted in one step of SQLite.  It gives the interpreter away for each step,
+#: and a loop that is busy has it for 0.2 ms then.
+_STEP_ROWS = 64
 #: Last ids remembered to tell "nothing can overlap" without a look-up.
 _LAST_LIMIT = 50_000
 #: An index up to this size is checked as a whole at each start.
@@ -192,21 +196,28 @@ class Index(IndexReader):
 
     def _put_states(self, states: Sequence[StoredLedger]) -> None:
         for start in range(0, len(states), _SLICE_ROWS):
-            self._connection.executemany(
-                INSERT_STATE, map(state_to_row, states[start : start + _SLICE_ROWS])
-            )
+            self._insert(INSERT_STATE, [*map(state_to_row, states[start : start + _SLICE_ROWS])])
             if len(states) > _SLICE_ROWS:
                 self._pause()
+
+    def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Insert rows by a statement for one."""
+        whole = len(rows) - len(rows) % _STEP_ROWS
+        for start in range(0, whole, _STEP_ROWS):
+            values = chain.from_iterable(rows[start : start + _STEP_ROWS])
+            self._connection.execute(of_many_rows(statement, _STEP_ROWS), tuple(values))
+        self._connection.executemany(statement, rows[whole:])
 
     def _put_runs(self, runs: Iterable[StoredRun]) -> list[tuple[LedgerId, EntryId, EntryId]]:
         replaced: list[tuple[LedgerId, EntryId, EntryId]] = []
         rows: list[tuple[Any, ...]] = []
-        insert = self._connection.executemany
         if len(self._last) > _LAST_LIMIT:
             self._last.clear()
         last = self._last
+        runs = list(runs)
+        new = self._without_runs({run.ledger_id for run in runs}.difference(last))
         for ledger_id, group in groupby(runs, key=attrgetter("ledger_id")):
-            known = last.get(ledger_id)
+            known = last.get(ledger_id, -1 if ledger_id in new else None)
             if known is None:
                 entry = self.last_entry(ledger_id)
                 known = -1 if entry is None else entry[0]
@@ -215,18 +226,32 @@ class Index(IndexReader):
                     rows.append(run_to_row(run))
                     known = run.last_entry_id
                     if len(rows) == _SLICE_ROWS:
-                        insert(INSERT_RUN, rows)
+                        self._insert(INSERT_RUN, rows)
                         rows = []
                         self._pause()
                     continue
-                insert(INSERT_RUN, rows)
+                self._insert(INSERT_RUN, rows)
                 rows = []
                 if self._replace(run):
                     replaced.append((ledger_id, run.first_entry_id, run.last_entry_id))
                 known = max(known, run.last_entry_id)
             last[ledger_id] = known
-        insert(INSERT_RUN, rows)
+        self._insert(INSERT_RUN, rows)
         return replaced
+
+    def _without_runs(self, ledger_ids: set[LedgerId]) -> set[LedgerId]:
+        """Return those of these ledgers that have no runs: new ones, thousands at a time maybe."""
+        found: set[LedgerId] = set()
+        wanted = list(ledger_ids)
+        for start in range(0, len(wanted), _SLICE_ROWS):
+            part = wanted[start : start + _SLICE_ROWS]
+            ids = ",".join([f"({ledger_id})" for ledger_id in part])
+            rows = self._rows(
+                f"WITH wanted(id) AS (VALUES {ids}) SELECT id FROM wanted "  # noqa: S608
+                "WHERE EXISTS (SELECT 1 FROM run WHERE ledger = id)"
+            )
+            found.update({*part}.difference([row[0] for row in rows]))
+        return found
 
     def _replace(self, run: StoredRun) -> bool:
         """Insert a run where older ones may lie; tell whether there were any."""

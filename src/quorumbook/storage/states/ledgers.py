@@ -247,8 +247,8 @@ class LedgerHandle:
             woken += waiters.take(max_count - len(woken))
         return woken
 
-    def state(self) -> StoredLedger:
-        """Return what has to be stored."""
+    def state(self, born_at: int = 0) -> StoredLedger:
+        """Return what has to be stored of a ledger that was born at a place."""
         return StoredLedger(
             self.ledger_id,
             self.master_key,
@@ -256,6 +256,7 @@ class LedgerHandle:
             self.is_in_limbo,
             self.explicit_lac,
             self.lac_floor,
+            born_at,
         )
 
     def load(self, state: StoredLedger) -> None:
