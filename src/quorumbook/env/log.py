@@ -16,6 +16,8 @@ _INDENT = "    "
 _AGAIN_AFTER_NS = 10 * 1_000_000_000
 #: So many lines of one text are written in so many seconds.
 _FLOOD_LINES, _FLOOD_S = 200, 10.0
+#: Of lines that cost as much as what they tell of, so many are written in a second.
+_SPARSE_LINES = 10
 #: Control characters, what ends a line for somebody, and what turns the direction of writing.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -65,6 +67,32 @@ class Complaint:
         if text != self._said or now_ns - self._said_ns >= _AGAIN_AFTER_NS:
             self._said, self._said_ns = text, now_ns
             self._log.warning("%s", text)
+
+
+class SparseLines:
+    """Says what clients may cause a hundred thousand times a minute: some in a second, all counted.
+
+    It does what ``FloodFilter`` does, before a record is made, which costs as much as a fence.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._since_ns = 0
+        self._lines = 0
+        self._held_back = 0
+
+    def say(self, now_ns: int, text: str, *values: object) -> None:
+        """Say it, or count it; the next one that is said tells of those that were counted."""
+        if not 0 <= now_ns - self._since_ns < 1_000_000_000:
+            self._since_ns, self._lines = now_ns, 0
+        self._lines += 1
+        if self._lines > _SPARSE_LINES:
+            self._held_back += 1
+            return
+        if self._held_back:
+            text += " (%d lines like this were held back before)"
+            values, self._held_back = (*values, self._held_back), 0
+        self._log.info(text, *values, stacklevel=2)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from quorumbook.env import SparseLines, logger
 from quorumbook.env.log import FloodFilter
 
 
@@ -78,3 +79,22 @@ def test_a_clock_that_is_put_back_holds_nothing_back(log: Log) -> None:
         log.say("ledger %d is fenced", number, at_s=1000)
     log.say("ledger %d is fenced", 1, at_s=0)
     assert len(log.written) == 201
+
+
+def test_of_lines_that_are_dear_some_a_second_are_made_and_the_others_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    lines = SparseLines(logger("x"))
+    for number in range(3000):
+        lines.say(10**15 + number * 1_000_000, "ledger %d is fenced", number)
+    said = [f"ledger {number} is fenced" for number in (*range(10), *range(1000, 1010))]
+    said[10] += " (990 lines like this were held back before)"
+    assert caplog.messages[:20] == said
+    assert len(caplog.messages) == 30
+    # A clock that was put back holds nothing up.
+    lines.say(5, "ledger %d is fenced", 7)
+    assert caplog.messages[30:] == [
+        "ledger 7 is fenced (990 lines like this were held back before)"
+    ]
+    assert caplog.records[0].filename == "test_env_log.py"

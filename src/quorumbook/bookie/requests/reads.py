@@ -32,7 +32,7 @@ from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.bookie.requests.cached_entries import PIECE_BYTES, CachedEntries, last_confirmed
 from quorumbook.bookie.requests.lookups import Lookups
 from quorumbook.bookie.slow_operations import Asked
-from quorumbook.env import Env, logger
+from quorumbook.env import Env, SparseLines, logger
 from quorumbook.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol import answers
@@ -89,6 +89,7 @@ class ReadRequests:
         self._storage = storage
         self._metrics = metrics
         self._on_fenced = on_fenced
+        self._fences_log = SparseLines(_log)
         self._window = options.max_read_bytes
         self._batch_bytes_max = min(options.max_batch_read_bytes, options.max_frame_bytes)
 
@@ -112,7 +113,8 @@ class ReadRequests:
             return
 
         if not handle.is_fenced:
-            _log.info("ledger %d is fenced by %s", request.ledger_id, connection.peer)
+            said = ("ledger %d is fenced by %s", request.ledger_id, connection.peer)
+            self._fences_log.say(now_ns, *said)
 
         # A record in the journal, as an add is.
         connection.hold_add(add_weight(0, 1))
