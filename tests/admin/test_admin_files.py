@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 import quorumbook
+from doubles.clusters import STORES, local_cluster_here
 from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
@@ -27,9 +28,12 @@ from quorumbook.testing import LocalCluster
 LARGE = bytes(range(256)) * 40
 
 
+cluster = local_cluster_here(STORES)
+
+
 @pytest.fixture
-async def client():
-    async with LocalCluster(bookies=1) as cluster, quorumbook.connect(cluster.metadata_uri) as bk:
+async def client(cluster: LocalCluster):
+    async with quorumbook.connect(cluster.metadata_uri) as bk:
         yield bk
 
 
