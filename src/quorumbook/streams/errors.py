@@ -60,7 +60,7 @@ class StreamSealedError(StreamError):
 
 
 class AccessDeniedError(StreamError):
-    """The namespace's access control denies this to everybody."""
+    """The namespace's access control denies this operation to every user."""
 
     code = 403
 

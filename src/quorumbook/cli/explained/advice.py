@@ -58,8 +58,8 @@ ADVICE: dict[str, tuple[str, ...]] = {
     ),
     "too-many-requests": ("The bookie is overloaded. Write less at a time, or add bookies.",),
     "unknown-ledger-state": (
-        "The bookie lost a part of its disk, so it says neither yes nor no. It learns what it"
-        " lacks from the other bookies when the ledger is closed: `quorumbook ledger recover ID`.",
+        "The bookie lost a part of its disk, so it says neither yes nor no. Close the ledger with"
+        " `quorumbook ledger recover ID`; the bookie then gets what it lacks from other bookies.",
     ),
     "bookie-unavailable": (
         "`quorumbook bookie ls` shows which bookies are there. Start the one that is named.",

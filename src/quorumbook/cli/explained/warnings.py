@@ -60,7 +60,7 @@ WARNINGS: dict[str, Explanation] = {
         ),
     ),
     "records-refused": Explanation(
-        "The command given with --exec did not end with 0, so its record will be delivered again.",
+        "The command given with --exec did not end with 0, so its record is delivered once more.",
         (
             "Look at what the command printed.",
             "After --max-deliveries attempts a record goes to the dead letters, if the group has"
