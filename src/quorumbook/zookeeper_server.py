@@ -282,6 +282,8 @@ class ZooKeeperServer:
     def pause(self) -> None:
         """Freeze the server: connections stay, nothing answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal takes its time to reach every thread; until then one of them may answer.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let a frozen server go on."""
