@@ -46,7 +46,8 @@ SCRIPTS = ROOT / "src" / "quorumbook" / "admin" / "console" / "static" / "README
 
 def build(target: Path) -> dict[str, str]:
     """Build what is committed; return the SHA-256 of wheel and sdist by name."""
-    run("git", "diff", "--quiet", "HEAD")
+    if subprocess.run(("git", "diff", "--quiet", "HEAD"), cwd=ROOT, check=False).returncode:
+        sys.exit("Files differ from what is committed: commit them, a release is built of that.")
     return packed(ROOT, target, epoch=run("git", "log", "-1", "--format=%ct").strip())
 
 
