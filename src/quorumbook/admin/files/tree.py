@@ -22,7 +22,6 @@ Errors are Python's own: ``FileNotFoundError``, ``FileExistsError`` and their ki
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import contextlib
@@ -156,7 +155,7 @@ class FileTree:
         found = []
         for first in range(0, len(names), _READS_AT_ONCE):
             some = names[first : first + _READS_AT_ONCE]
-            nodes = await asyncio.gather(*(self._store.exists(f"{place}/{name}") for name in some))
+            nodes = await self._store.get_many([f"{place}/{name}" for name in some])
             for name, each in zip(some, nodes, strict=True):
                 if each is not None:  # it was deleted meanwhile
                     found.append(self._shown(path, unquote(name), each))
