@@ -28,7 +28,7 @@ ENTRIES ?= 1000000
 FRAMES ?= 10000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark test check format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small simulate-coverage kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release release-address
+.PHONY: help setup demo demo-spark test check check-types check-tidy format bench bench-streams bench-background bench-console bench-many-ledgers bench-processes bench-revisions limits limits-hour adversary simulate simulate-mutants simulate-small simulate-coverage kubernetes torture spark-torture fuzz mutants soak interop-full interop-pulsar clean bench-spark contact-sheet contact-sheet-docs docs docs-serve docs-versions picture lock pythons release release-address
 
 help:  ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -71,7 +71,13 @@ pythons: setup  ## Import and test on every other Python found, and on the oldes
 check: setup  ## Lint, types, import directions, tidiness.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory --jobs 2 check-types check-tidy
+
+# Each keeps one core busy for half a minute and more.
+check-types:
 	$(BIN)/mypy
+
+check-tidy:
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/tidy
 

@@ -10,7 +10,8 @@
     test = "tests/unit/storage/test_storage_book.py::test_name"
 
 A test counts only if it passes on the sources as they are.  Ends with 1 if a bug survives.  The
-report keeps what it says of areas that are not asked for, and says of which bugs it knows nothing.
+report keeps what it says of areas that are not asked for, and says of which bugs it knows nothing;
+beside each fate it names the revision.
 
     python tests/mutants/run.py --only journal --report docs/reports/mutants.md
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -114,7 +116,9 @@ def report_of(mutants: Sequence[Mutant], fates: Mapping[str, str]) -> str:
             "# Planted bugs",
             "",
             f"`make mutants` plants {len(mutants)} bugs, one at a time, in a copy of the sources; "
-            f"{killed} were found by the test named beside them.",
+            f"{killed} were found by the test named beside them. The newest by "
+            f"{platform.system()} {platform.release()}, {os.cpu_count()} processors, "
+            f"Python {platform.python_version()}.",
             "",
             "| area | bug | where | what became of it |",
             "|---|---|---|---|",
@@ -134,6 +138,14 @@ def fates_of(report: Path, mutants: Sequence[Mutant]) -> dict[str, str]:
     }
 
 
+def revision() -> str:
+    """Return which sources these are."""
+    words = ("git", "describe", "--always", "--dirty=+")
+    return subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()  # fmt: skip
+
+
 def _name(mutant: Mutant) -> str:
     return f"`{mutant.test.rpartition('::')[2]}`"
 
@@ -151,7 +163,7 @@ def main() -> int:
         print("\n".join(problems) or "no such area", file=sys.stderr)
         return 1
     fates = fates_of(options.report, known) if options.report else {}
-    code = 0
+    code, now = 0, revision()
     with ThreadPoolExecutor(options.workers) as pool:
         for area in sorted(areas):
             mutants = [each for each in known if each.area == area]
@@ -160,7 +172,8 @@ def main() -> int:
                 code = 1
                 continue
             for each, is_dead in zip(mutants, pool.map(judge, mutants), strict=True):
-                fates[each.row] = f"{'killed by' if is_dead else '**survives**'} {_name(each)}"
+                fate = "killed" if is_dead else "**survives**"
+                fates[each.row] = f"{fate} at {now} by {_name(each)}"
                 code |= not is_dead
             if options.report:
                 options.report.write_text(report_of(known, fates), encoding="utf-8")

@@ -109,12 +109,15 @@ async def test_of_many_who_wait_for_a_turn_one_goes_on_to_the_journals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They came while the loop was busy and the journals were not."""
-    monkeypatch.setattr(loop_turns, "_TURN_NS", -1)
     storage = ScriptedStorage(automatic=False)
     async with serve(storage, storage=_SMALL_GROUPS) as server:
         clients = [await server.connect() for _ in range(8)]
-        for number, client in enumerate(clients, start=1):
-            client.send(v2_adds(number, [0], bytes(MIB)))
+        await until(lambda: len(server.connections) == 8)
+        monkeypatch.setattr(loop_turns, "_TURN_NS", -1)
+        # Whole and in one turn, which the network would see to only on a machine at rest.
+        server.connections.turn.begin()
+        for number, connection in enumerate(list(server.connections._open), start=1):
+            connection.data_received(v2_adds(number, [0], bytes(MIB)))
         for _ in clients:
             await until(lambda: bool(storage.group))
             await settle()

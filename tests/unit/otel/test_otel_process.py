@@ -99,9 +99,12 @@ def test_a_collector_that_does_not_answer_keeps_no_command_from_its_end(
 def test_nobody_waits_for_a_collector_and_what_waits_for_it_is_bounded(
     slow_collector: Collector,
 ) -> None:
-    """So many that the work would take long if each batch were waited for; memory stays."""
+    """So many that the work would take hours if each were waited for; memory stays.
+
+    The process does not end as one does: the test above waits for that.
+    """
     code = """
-import logging, sys
+import logging, os, sys
 from quorumbook.otel import process
 process.start("quorumbook-test")
 logging.getLogger().handlers[:] = [
@@ -113,7 +116,8 @@ def work(count):
             logging.getLogger("quorumbook.test").warning("line %d", number)
     return sys.getallocatedblocks()
 before = work(2_500)
-print(work(5_000) - before)
+print(work(5_000) - before, flush=True)
+os._exit(0)
 """
     done = run(["-c", code], "", **slow_collector.environment(), **_BRIEFLY)
     assert done.returncode == 0, done.stderr

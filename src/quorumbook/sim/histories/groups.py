@@ -33,11 +33,6 @@ class GroupHistory:
         self._committed: dict[int, int] = {}
         self._tried: dict[int, int] = {}
 
-    @property
-    def handed_out(self) -> int:
-        """How many records were handed out."""
-        return len(self._handed)
-
     def acked(self, who: str, partition: int, sequence_id: int, payload: bytes) -> None:
         """A writer was told that a record is safe."""
         self._acknowledged.add((partition, sequence_id))

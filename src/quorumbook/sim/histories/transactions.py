@@ -28,11 +28,6 @@ class TransactionHistory:
         self._committed: dict[int, str] = {}
         self._there: set[int] = set()
 
-    @property
-    def committed_batches(self) -> int:
-        """How many batches were reported as committed."""
-        return len(self._committed)
-
     def tried(self, batch: int, who: str, rows: dict[str, list[bytes]]) -> None:
         """Somebody is about to commit these rows of each stream."""
         self._tried[batch, who] = rows
