@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from doubles.forks import FORKED, in_child
+from doubles.forks import FORKED, each_in_child, in_child
 from quorumbook.errors import LocalProtocolError
 from quorumbook.streams import Namespace
 from quorumbook.sync.streams import Namespace as BlockingNamespace
@@ -58,7 +58,7 @@ async def test_a_child_cannot_use_its_parents_streams_and_the_parent_goes_on(
         async def run(work: Callable[[], Any]) -> Any:
             return await work()
 
-        told = [in_child(lambda work=work: asyncio.run(run(work))) for work in tried]
+        told = each_in_child([lambda work=work: asyncio.run(run(work)) for work in tried])
         assert told == [FORKED] * len(tried)
         assert [(await each).sequence_id for each in pending] == [1, 2]
         assert (await writer.append(b"z")).sequence_id == 3
@@ -132,7 +132,7 @@ def test_a_child_cannot_use_its_parents_blocking_streams(standing_cluster: Local
                 lambda: ns.create_stream("t"),
                 ns.close,
             ]
-            told = [in_child(work) for work in tried]
+            told = each_in_child(tried)
             assert told == [FORKED] * len(tried)
             with writer._room:  # the fork comes while another thread has the lock
                 assert in_child(lambda: writer.append_nowait(b"y")) == FORKED

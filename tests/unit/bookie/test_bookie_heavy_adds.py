@@ -114,8 +114,8 @@ async def test_of_many_who_wait_for_a_turn_one_goes_on_to_the_journals(
         clients = [await server.connect() for _ in range(8)]
         await until(lambda: len(server.connections) == 8)
         monkeypatch.setattr(loop_turns, "_TURN_NS", -1)
-        # Whole and in one turn, which the network would see to only on a machine at rest.
         server.connections.turn.begin()
+        # Whole and in one turn, which the network would see to only on a machine at rest.
         for number, connection in enumerate(list(server.connections._open), start=1):
             connection.data_received(v2_adds(number, [0], bytes(MIB)))
         for _ in clients:

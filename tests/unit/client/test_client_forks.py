@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import quorumbook.sync
-from doubles.forks import FORKED, in_child
+from doubles.forks import FORKED, each_in_child, in_child
 from doubles.inside import channels_of
 from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster
 from doubles.waiting import until
@@ -104,8 +104,8 @@ async def test_a_child_is_told_to_connect_again_whatever_it_does() -> None:
 
             return asyncio.run(run())
 
-        told = {name: in_child(partial(work, begin)) for name, begin in OF_ASYNCIO.items()}
-        assert told == dict.fromkeys(OF_ASYNCIO, FORKED)
+        told = each_in_child([partial(work, begin) for begin in OF_ASYNCIO.values()])
+        assert dict(zip(OF_ASYNCIO, told, strict=True)) == dict.fromkeys(OF_ASYNCIO, FORKED)
         await asyncio.sleep(0)
         assert handles.requests() == before
 
@@ -260,8 +260,8 @@ OF_BLOCKING: dict[str, Callable[[Any], Any]] = {
 def test_a_child_is_told_to_connect_again_whatever_it_does_with_the_blocking_twin() -> None:
     with blocking() as handles:
         before = handles.requests()
-        told = {name: in_child(partial(work, handles)) for name, work in OF_BLOCKING.items()}
-        assert told == dict.fromkeys(OF_BLOCKING, FORKED)
+        told = each_in_child([partial(work, handles) for work in OF_BLOCKING.values()])
+        assert dict(zip(OF_BLOCKING, told, strict=True)) == dict.fromkeys(OF_BLOCKING, FORKED)
         assert in_child(handles.done.result) == repr(range(3, 3))
         assert handles.requests() == before
 
@@ -270,12 +270,14 @@ def test_a_lock_that_another_thread_held_during_the_fork_hangs_nobody() -> None:
     with blocking() as handles:
         # The fork comes while another thread has the lock, or a request is under way.
         with handles.writer._lock, handles.full._lock:
-            told = {
-                name: in_child(partial(work, handles))
-                for name, work in OF_BLOCKING.items()
-                if "append" in name or name == "drain"
-            }
-        assert set(told.values()) == {FORKED}
+            told = each_in_child(
+                [
+                    partial(work, handles)
+                    for name, work in OF_BLOCKING.items()
+                    if "append" in name or name == "drain"
+                ]
+            )
+        assert set(told) == {FORKED}
 
 
 def test_a_full_window_refuses_a_child_by_the_fork_and_not_by_the_lack_of_room() -> None:
