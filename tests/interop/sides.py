@@ -173,7 +173,8 @@ class JavaSide:
 
     @classmethod
     async def connect(cls, peer: Peer, uri: str, *, v2: bool = False, **conf: Any) -> JavaSide:
-        options = {"useV2WireProtocol": v2, **conf}
+        # Its 5 s are over on a disk that is just busy, and then it gives a bookie up for good.
+        options = {"useV2WireProtocol": v2, "addEntryTimeoutSec": 60, **conf}
         words = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in options.items()
