@@ -19,6 +19,7 @@ from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.checkpoint import schedule as flusher_module
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint
 from quorumbook.storage.journal.marks import LogMark
+from quorumbook.storage.states.state_file import NAME
 
 #: More than one piece of a checkpoint, which rests behind each.
 PIECE = 1024 * 1024
@@ -117,6 +118,52 @@ async def test_a_checkpoint_that_nobody_waits_for_rests_between_its_pieces(tmp_p
     flush_by_time(world.storage)
     await until(lambda: world.cached_entry(1, 0) is None)
     assert len(rests) == 6
+    await world.storage.stop()
+
+
+async def test_a_checkpoint_of_many_ledgers_rests_however_little_each_has(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.start()
+    rests: list[float] = []
+    world.threads.on_sleep = rests.append
+    for ledger_id in range(1000):
+        world.handle(ledger_id)
+    await asyncio.gather(*[world.append(run_of(one, [0])) for one in range(1000)])
+    flush_by_time(world.storage)
+    await until(lambda: world.cached_entry(999, 0) is None)
+    assert len(rests) == 3
+    await world.storage.stop()
+
+
+async def test_a_checkpoint_hurries_when_many_ledgers_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 20)
+    world, rests = await paced(tmp_path)
+    table = opened(world.storage).visible.table
+
+    def change(seconds: float) -> None:
+        rests.append(seconds)
+        for ledger_id in range(10):
+            table.mark_dirty(world.handle(ledger_id))
+
+    world.threads.on_sleep = change
+    flush_by_time(world.storage)
+    await until(lambda: world.cached_entry(1, 0) is None)
+    assert len(rests) == 1
+    await world.storage.stop()
+
+
+async def test_ledgers_that_are_new_have_no_copy_of_states_written_anew(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await world.start()
+    content = b""
+    for start in range(0, 3000, 1000):
+        await asyncio.gather(*[world.append(run_of(start + one, [0])) for one in range(1000)])
+        await world.storage.flush()
+        before, content = content, world.disk.get(f"/ledgers0/current/{NAME}")
+        assert content.startswith(before)
+    assert len(content) > 3000 * len(KEY)
     await world.storage.stop()
 
 

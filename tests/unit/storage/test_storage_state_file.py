@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pytest
 
@@ -35,12 +35,17 @@ class Bookie:
         self.copies = StateCopies(Env(disk=self.disk), directories)
         self.states: dict[int, StoredLedger] = {}
 
-    def write(self, *states: StoredLedger, deleted: Iterable[int] = ()) -> None:
+    def write(
+        self,
+        *states: StoredLedger,
+        deleted: Iterable[int] = (),
+        new: Collection[int] = (),
+    ) -> None:
         self.states.update({state.ledger_id: state for state in states})
         for ledger_id in deleted:
             self.states.pop(ledger_id, None)
         gone = [Deletion(ledger_id, None) for ledger_id in deleted]
-        self.copies.write(states, gone, self.states.values)
+        self.copies.write(states, gone, self.states.values, new)
 
     def content(self, directory: str) -> dict[int, StoredLedger]:
         found = read_states(self.disk, directory)
@@ -131,6 +136,37 @@ def test_a_file_that_has_grown_to_twice_its_need_is_written_anew() -> None:
     for i in range(3000):
         bookie.write(StoredLedger(1, KEY, is_fenced=bool(i % 2)))
     assert len(bookie.disk.get(f"/a/{NAME}")) < 70_000
+    assert bookie.content("/a") == bookie.states
+
+
+def test_a_file_of_new_ledgers_only_is_never_written_anew() -> None:
+    bookie = Bookie("/a")
+    bookie.write(StoredLedger(0, KEY))
+    for start in range(1, 5000, 100):
+        new = [StoredLedger(one, KEY) for one in range(start, start + 100)]
+        before = bookie.disk.get(f"/a/{NAME}")
+        bookie.write(*new, new={one.ledger_id for one in new})
+        assert bookie.disk.get(f"/a/{NAME}").startswith(before)
+    assert bookie.content("/a") == bookie.states
+    # What they become is no news, and the file is written anew for it as any other.
+    for state in list(bookie.states.values()):
+        bookie.write(state._replace(is_fenced=True))
+    assert len(bookie.disk.get(f"/a/{NAME}")) < 2 * 5000 * len(encode_record(state)) + 100
+    assert bookie.content("/a") == bookie.states
+
+
+@pytest.mark.parametrize("packet_bytes", [0, 1000])
+def test_a_file_whose_ledgers_come_and_go_does_not_grow(packet_bytes: int) -> None:
+    bookie = Bookie("/a")
+    bookie.write(*[StoredLedger(one, KEY) for one in range(100)])
+    last: set[int] = set()
+    for start in range(100, 5000, 100):
+        packet = bytes(packet_bytes) or None
+        new = [StoredLedger(one, KEY, explicit_lac=packet) for one in range(start, start + 100)]
+        bookie.write(*new, deleted=last, new={one.ledger_id for one in new})
+        last = {one.ledger_id for one in new}
+    need = sum(len(encode_record(state)) for state in bookie.states.values())
+    assert len(bookie.disk.get(f"/a/{NAME}")) < max(66_000, 4 * need)
     assert bookie.content("/a") == bookie.states
 
 

@@ -48,6 +48,8 @@ LIMBO_START_ID: LedgerId = -1
 _MARK = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})")
 #: Shorter stretches are not shown to the read cache: thousands of them would hold up the loop.
 _KEPT_SIZE_BYTES = 64 * 1024
+#: A piece of a checkpoint is 256 KB, or so many stretches, which take some 2 ms to lay out.
+_PIECE_RUNS = 256
 
 
 def encode_index_marks(marks: Sequence[LogMark]) -> str:
@@ -89,6 +91,8 @@ class Checkpoint:
     #: What of the handles is stored, taken on the worker: thousands at once would hold the loop.
     #: It may be newer than the mark, which does no harm: nothing in it is ever taken back.
     states: list[StoredLedger] = field(default_factory=list)
+    #: Of which of them the index had none before.
+    new_ledgers: set[LedgerId] = field(default_factory=set)
     #: Ranges whose older entries were replaced.
     replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
 
@@ -204,9 +208,11 @@ class Checkpointer:
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes
 
     def _states_of(self, checkpoint: Checkpoint) -> list[StoredLedger]:
-        births = self._index.births([handle.ledger_id for handle in checkpoint.handles])
+        ledger_ids = [handle.ledger_id for handle in checkpoint.handles]
+        births = self._index.births(ledger_ids)
         for deletion in checkpoint.deleted:
             births.pop(deletion.ledger_id, None)
+        checkpoint.new_ledgers = {*ledger_ids}.difference(births)
         return [
             handle.state(births.get(handle.ledger_id, checkpoint.begins_at))
             for handle in checkpoint.handles
@@ -214,13 +220,13 @@ class Checkpointer:
 
     def _append(self, cache: WriteCache) -> Iterator[StoredRun]:
         written = rested = 0
-        for run in cache.stretches():
+        for number, run in enumerate(cache.stretches(), 1):
             checksum = crc32c(run.data)
             location = self._entry_logs.append_run(run, checksum)
             if len(run.data) >= _KEPT_SIZE_BYTES:
                 self.on_stretch(run)
             written += len(run.data)
-            if written - rested >= WRITE_BUFFER_BYTES:
+            if written - rested >= WRITE_BUFFER_BYTES or not number % _PIECE_RUNS:
                 rested = written
                 self.journals.release_some()
                 self.rest(written / cache.data_bytes)
@@ -242,7 +248,7 @@ class Checkpointer:
             changed = [*changed, StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True)]
         elif checkpoint.limbo_start == "":
             deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
-        self._copies.write(changed, deleted, self._all_states)
+        self._copies.write(changed, deleted, self._all_states, checkpoint.new_ledgers)
 
     def copy_states(self, states: Sequence[StoredLedger]) -> None:
         """Bring states that the index has into the copies, which lack them."""

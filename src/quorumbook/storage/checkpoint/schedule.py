@@ -9,8 +9,8 @@ read-only meanwhile), after another error a few times before the owner is told t
 Nothing is lost either way, the journal still has everything.
 
 A checkpoint takes its time: at full speed it would hold up the journal, whose disk it shares, and
-the loop, whose interpreter it shares.  It rests between its pieces as long as it is ahead of the
-write cache that fills meanwhile, and nobody waits for it.
+the loop, whose interpreter it shares.  It rests between its pieces as long as it is ahead of what
+changes meanwhile, the write cache that fills and ledgers, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _ATTEMPTS = 5
 _CHANGED_LEDGERS_MAX = 5_000
 #: So many ledgers of a checkpoint that is over are freed in a turn of the loop, within 2 ms.
 _FREED_A_TURN = 2_000
-#: A rest; with pieces of 256 KB it bounds how long a checkpoint takes that nothing hurries.
+#: A rest; with pieces of 256 KB, or of 256 ledgers, it bounds how long a checkpoint takes that
+#: nothing hurries.
 _REST_S = 0.005
-#: So many times faster than the next write cache fills a checkpoint goes on.
+#: So many times faster than the next one fills a checkpoint goes on.
 _LEAD = 2
 _log = logger("storage.flush")
 
@@ -110,7 +111,10 @@ class Flusher:
     def _rest(self, done: float) -> None:
         """Rest between two pieces of a checkpoint, of which a share is done; on the worker."""
         is_awaited = self._waiters or self.is_room_wanted or self._is_stopped
-        filled = self._caches.active.size_bytes / max(1, self._flush_bytes)
+        filled = max(
+            self._caches.active.size_bytes / max(1, self._flush_bytes),
+            len(self._visible.table.dirty) / _CHANGED_LEDGERS_MAX,
+        )
         if not is_awaited and filled * _LEAD < done:
             self._sleep(_REST_S)
 

@@ -13,14 +13,16 @@ A checkpoint that changed them appends the changed ledgers here, before the mark
                 milliseconds if the deletion is to be remembered
 
 The newest record of a ledger counts.  A file that holds twice what it needs is written anew as a
-whole.  The chain of checksums makes a lost block in the middle visible; a torn last block is the
-end of a crashed checkpoint and is cut off.  All calls block and come from one worker.
+whole; what new ledgers add is needed, so a file of nothing else grows without that.  The chain of
+checksums makes a lost block in the middle visible; a torn last block is the end of a crashed
+checkpoint and is cut off.  All calls block and come from one worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from struct import Struct
 from typing import NamedTuple
 
@@ -233,7 +235,9 @@ class _Copy:
     directory: str
     end: int = -1
     chain: int = 0
+    #: About what a file with nothing but the newest records would hold, and of how many ledgers.
     least_bytes: int = 0
+    ledgers: int = 0
 
     def begin(self) -> int:
         """The file is about to change, and of no use if that fails; return where it ended."""
@@ -244,9 +248,18 @@ class _Copy:
         """The file has another end."""
         self.end, self.chain = end, chain
 
-    def replace(self, end: int, chain: int) -> None:
+    def replace(self, end: int, chain: int, ledgers: int) -> None:
         """The file is another one, with no more in it than is needed."""
-        self.end, self.chain, self.least_bytes = end, chain, end
+        self.end, self.chain, self.least_bytes, self.ledgers = end, chain, end, ledgers
+
+    def need(self, new_ledgers: int, new_bytes: int, gone_ledgers: int) -> None:
+        """Some ledgers are new, and others, taken to be of average size, are gone."""
+        self.ledgers += new_ledgers
+        self.least_bytes += new_bytes
+        gone_ledgers = min(gone_ledgers, self.ledgers)
+        if gone_ledgers:
+            self.least_bytes -= self.least_bytes * gone_ledgers // self.ledgers
+            self.ledgers -= gone_ledgers
 
 
 class StateCopies:
@@ -271,27 +284,33 @@ class StateCopies:
             found.append(content)
             if content is not None:
                 settle(self._disk, f"{copy.directory}/{NAME}")
-                copy.replace(content.end, content.chain)
+                copy.replace(content.end, content.chain, len(content.states))
         return found
 
     def write(
         self,
-        changed: Iterable[StoredLedger],
-        deleted: Iterable[Deletion],
+        changed: Sequence[StoredLedger],
+        deleted: Sequence[Deletion],
         everything: Callable[[], Iterable[StoredLedger | Deletion]],
+        new: Collection[LedgerId] = (),
     ) -> None:
         """Bring every copy up to date, durably.
 
         Args:
             changed: Ledgers that are new or differ since the last call.
             deleted: Ledgers that went since then; one that is in both came back after it.
+            new: Which of the changed ones no copy has.
             everything: Gives all ledgers and the deletions that are remembered, changes
                 included; called only for a copy that is missing, damaged or has grown to twice
                 its need.
         """
-        records = [*map(encode_deletion, deleted), *map(encode_record, changed)]
+        states = [*map(encode_record, changed)]
+        records = [*map(encode_deletion, deleted), *states]
         size = sum(map(len, records))
+        is_new = [one.ledger_id in new for one in changed]
+        sizes = [*map(len, compress(states, is_new))]
         for copy in self._copies:
+            copy.need(len(sizes), sum(sizes), len(deleted))
             grown = copy.end + size > max(2 * copy.least_bytes, _REWRITE_FROM_BYTES)
             if copy.end < 0 or grown:
                 self._rewrite(copy, everything())
@@ -299,21 +318,26 @@ class StateCopies:
                 self._append(copy, records)
 
     def _rewrite(self, copy: _Copy, everything: Iterable[StoredLedger | Deletion]) -> None:
-        blocks = encode_blocks(
-            encode_deletion(each) if isinstance(each, Deletion) else encode_record(each)
-            for each in everything
-        )
-        end = chain = 0
+        end = chain = ledgers = 0
+
+        def records() -> Iterator[bytes]:
+            nonlocal ledgers
+            for each in everything:
+                if isinstance(each, Deletion):
+                    yield encode_deletion(each)
+                else:
+                    ledgers += 1
+                    yield encode_record(each)
 
         def noted() -> Iterator[bytes]:
             nonlocal end, chain
-            for block, chain in blocks:  # noqa: B007 - the last one's stays
+            for block, chain in encode_blocks(records()):  # noqa: B007 - the last one's stays
                 end += len(block)
                 yield block
 
         copy.begin()
         self._disk.write_file(f"{copy.directory}/{NAME}", noted())
-        copy.replace(end, chain)
+        copy.replace(end, chain, ledgers)
 
     def _append(self, copy: _Copy, records: list[bytes]) -> None:
         blocks = list(encode_blocks(records, copy.chain))
