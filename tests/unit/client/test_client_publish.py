@@ -146,3 +146,18 @@ async def test_s38_what_is_being_published_is_not_published_a_second_time() -> N
             await publishing
         await until(lambda: not client_context(bk).tasks)
         assert all(bookie.count(WriteLAC) == 1 for bookie in cluster.bookies)
+
+
+async def test_idle_writers_publish_without_a_task_each_and_wait_for_an_ack_quorum_only() -> None:
+    async with (
+        mock_cluster() as cluster,
+        cluster.connect(lac_delay_s=0.01, request_timeout_s=60.0) as bk,
+        bk.create_ledger() as ledger,
+    ):
+        members = cluster.members(ledger)
+        members[2].on_request = on_lacs(SILENCE)
+        for entry_id in range(3):
+            await ledger.append(b"x")
+            await until(lambda: members[2].count(WriteLAC) > entry_id)  # noqa: B023
+            assert not client_context(bk).tasks
+            await until(lambda: members[0].ledgers[ledger.id].last_add_confirmed == entry_id)  # noqa: B023

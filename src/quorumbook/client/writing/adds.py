@@ -138,8 +138,9 @@ class AddDriver:
         self._send_new(groups[0].first_entry_id, frames, now_ns)
         self._lac.on_sent(lac, now_ns)
         self._context.ticker.watch(self._check)
-        # A failure that was noted while nothing was pending is acted on now.
-        self.act()
+        if self.state.failed:
+            # What was noted while nothing was pending is acted on now.
+            self.act()
 
     def _pack(self, group: Group, now_ns: int) -> None:
         payloads = group.payloads
@@ -417,8 +418,10 @@ class AddDriver:
             return False
         if not self._pending and not any(p.outstanding for p in self._positions):
             # The usual end of an entry's time, once for each of thousands of ledgers.
-            self.on_channel_drained()
-            self.act()
+            if self.window.clogged_bytes:
+                self.on_channel_drained()
+            if state.failed:
+                self.act()
             return False
         limit_ns = now_ns - int(self._options.add_timeout_s * _NS)
         for position in self._positions:

@@ -22,8 +22,9 @@ from quorumbook.client.context import Context
 from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger, patience
 from quorumbook.errors import QuorumbookError, WriteFailedError
-from quorumbook.ids import INVALID_ENTRY_ID, BookieId, EntryId, LedgerId
+from quorumbook.ids import BookieId, EntryId, LedgerId
 from quorumbook.ledger.machines.append import AppendState
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import Digester
 from quorumbook.protocol.status import Status, error_for
@@ -65,7 +66,8 @@ class LacPublisher:
         self._published: EntryId = state.last_add_confirmed
         self._last_append_ns = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        #: The number under way.
+        self._attempt: _Publication | None = None
         self._is_waiting = False
         self._stopped = asyncio.Event()
 
@@ -81,7 +83,7 @@ class LacPublisher:
 
     def on_confirmed(self) -> None:
         """Note that the last add confirmed grew."""
-        is_idle = self._timer is None and self._task is None and not self._is_waiting
+        is_idle = self._timer is None and self._attempt is None and not self._is_waiting
         if is_idle and self._delay_s and not self._stopped.is_set():
             self._arm(self._delay_s)
 
@@ -96,7 +98,7 @@ class LacPublisher:
         try:
             async with patience.timeout(self._timeout_s):
                 while self._published < wanted and not self._stopped.is_set():
-                    await asyncio.wait([self._task or self._begin()])
+                    await asyncio.wait([(self._attempt or self._begin()).ended])
                     if self._published < wanted and not self._stopped.is_set():
                         await self._on_refused(self._refusals)
                         await self._pause()
@@ -122,8 +124,8 @@ class LacPublisher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._task is not None:
-            self._task.cancel()
+        if self._attempt is not None:
+            self._attempt.end()
 
     def _arm(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
@@ -145,38 +147,21 @@ class LacPublisher:
         """Publish now; False if there is nothing to publish, or somebody does so already."""
         self._is_waiting = False
         state = self._state
-        if self._stopped.is_set() or state.error is not None or self._task is not None:
+        if self._stopped.is_set() or state.error is not None or self._attempt is not None:
             return False
         if state.last_add_confirmed <= self._published:
             return False
-        self._begin().add_done_callback(lambda _: self._context.lac_limit.leave())
+        self._begin().ended.add_done_callback(lambda _: self._context.lac_limit.leave())
         return True
 
-    def _begin(self) -> asyncio.Task[None]:
-        self._task = self._context.spawn(self._publish())
-        self._task.add_done_callback(self._ended)
-        return self._task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled() or self._stopped.is_set() or not self._delay_s:
-            return
-        if self._state.last_add_confirmed > self._published and self._timer is None:
-            self._arm(self._retry_s)
-
-    async def _publish(self) -> None:
+    def _begin(self) -> _Publication:
         lac = self._state.last_add_confirmed
-        if await self._send(lac) >= self._state.metadata.ack_quorum_size:
-            self._published = max(self._published, lac)
-            self._retry_s = self._delay_s or _FIRST_RETRY_S
-        else:
-            self._retry_s = min(self._retry_s * 4, _LONGEST_DELAY_S)
+        attempt = self._attempt = _Publication(lac, self._state.metadata, self._ended)
+        attempt.wait_for(self._ask(lac))
+        return attempt
 
-    async def _send(self, lac: EntryId) -> int:
-        """Send to the write set; return how many bookies have it."""
-        self._refusals = {}
-        if lac == INVALID_ENTRY_ID:
-            return self._state.metadata.write_quorum_size
+    def _ask(self, lac: EntryId) -> dict[asyncio.Future[v3.V3Response], BookieId]:
+        """Send to the write set."""
         metadata = self._state.metadata
         packet = self._digester.lac_packet(metadata.ledger_id, lac)
 
@@ -184,30 +169,86 @@ class LacPublisher:
             return v3.encode_write_lac(txn_id, metadata.ledger_id, lac, self._master_key, packet)
 
         ensemble, failed = self._state.ensemble, self._state.failed
-        asked = {
+        return {
             self._context.bookies.control(ensemble[index]).request(
                 "an explicit last add confirmed", encode
             ): ensemble[index]
             for index in write_set(lac, metadata.ensemble_size, metadata.write_quorum_size)
             if index not in failed
         }
-        waiting = set(asked)
-        acknowledged = 0
-        try:
-            # A silent bookie must not hold the next number back.
-            while waiting and acknowledged < metadata.ack_quorum_size:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for future in done:
-                    refusal = _refusal_of(future, metadata.ledger_id, asked[future])
-                    if refusal is None:
-                        acknowledged += 1
-                    else:
-                        _log.debug("ledger %d: %s", metadata.ledger_id, refusal)
-                        self._refusals[asked[future]] = refusal
-        finally:
-            for future in waiting:
-                future.cancel()
-        return acknowledged
+
+    def _ended(self, attempt: _Publication) -> None:
+        self._attempt = None
+        self._refusals = attempt.refusals
+        if attempt.has_quorum:
+            self._published = max(self._published, attempt.lac)
+            self._retry_s = self._delay_s or _FIRST_RETRY_S
+        else:
+            self._retry_s = min(self._retry_s * 4, _LONGEST_DELAY_S)
+        if self._stopped.is_set() or not self._delay_s:
+            return
+        if self._state.last_add_confirmed > self._published and self._timer is None:
+            self._arm(self._retry_s)
+
+
+class _Publication:
+    """One number under way to the write set.
+
+    It is over when an ack quorum has it, as a silent bookie must not hold the next number back, or
+    when all have answered.  There may be a thousand a second, so it is no task.
+    """
+
+    __slots__ = ("_metadata", "_on_ended", "_waiting", "acks", "ended", "lac", "refusals")
+
+    def __init__(
+        self, lac: EntryId, metadata: LedgerMetadata, on_ended: Callable[[_Publication], None]
+    ) -> None:
+        self.lac = lac
+        self._metadata = metadata
+        self._on_ended = on_ended
+        self._waiting: dict[asyncio.Future[v3.V3Response], BookieId] = {}
+        self.acks = 0
+        #: What the bookies said that did not take the number.
+        self.refusals: dict[BookieId, QuorumbookError] = {}
+        #: Done when it is over.
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_quorum(self) -> bool:
+        """Tell whether enough bookies have the number."""
+        return self.acks >= self._metadata.ack_quorum_size
+
+    def wait_for(self, asked: dict[asyncio.Future[v3.V3Response], BookieId]) -> None:
+        """Wait for the answers of those who were sent the number."""
+        self._waiting = asked
+        for future in asked:
+            future.add_done_callback(self._answered)
+        if not asked:
+            self.end()
+
+    def end(self) -> None:
+        """Wait for nothing any more."""
+        if self.ended.done():
+            return
+        self.ended.set_result(None)
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting:
+            future.cancel()
+        self._on_ended(self)
+
+    def _answered(self, future: asyncio.Future[v3.V3Response]) -> None:
+        bookie_id = self._waiting.pop(future, None)
+        if bookie_id is None:
+            return
+        ledger_id = self._metadata.ledger_id
+        refusal = _refusal_of(future, ledger_id, bookie_id)
+        if refusal is None:
+            self.acks += 1
+        else:
+            _log.debug("ledger %d: %s", ledger_id, refusal)
+            self.refusals[bookie_id] = refusal
+        if self.has_quorum or not self._waiting:
+            self.end()
 
 
 def _refusal_of(
