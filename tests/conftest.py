@@ -53,9 +53,7 @@ GRACE_S = 180
 
 #: Rooms to whose tests it matters that a disk is one.  To others a cluster is what they ask
 #: something of: where a sync costs nothing it is there in a third of the time.
-_ON_DISK = frozenset(
-    ("brokers", "faults", "interop", "security", "unit/bookie", "unit/env", "unit/storage")
-)
+_ON_DISK = frozenset(("brokers", "faults", "interop", "security", "unit/env"))
 _MEMORY = Path("/dev/shm")
 _MEMORY_BYTES = 6 << 30
 
