@@ -15,9 +15,13 @@ from quorumbook.sync.streams import Namespace, PartitionedStream
 def test_a_stream_lives_from_the_command_line(quorumbook):
     nothing = quorumbook("stream", "ls")
     assert (nothing.out, nothing.err.count("stream create")) == (b"", 1)
+    refused = quorumbook("stream", "write", "eu/orders", stdin=b"a\n", code=3).err
+    assert "there are no streams yet" in refused
     policy = ("--policy", "compression=lz4", "--policy", "roll_entries=1")
     assert quorumbook("stream", "create", "eu/orders", *policy).text == "eu/orders\n"
     assert "exists already" in quorumbook("stream", "create", "eu/orders", code=5).err
+    refused = quorumbook("stream", "write", "eu/clicks", stdin=b"a\n", code=3).err
+    assert refused.startswith("quorumbook: there is no stream eu/clicks")
     assert quorumbook("stream", "ls").text == "eu/orders\n"
 
     written = quorumbook("stream", "write", "eu/orders", "-o", "json", stdin=b"a\nb\n\xff\n")
@@ -418,7 +422,8 @@ def test_partitions_and_groups_from_the_command_line(quorumbook):
     assert json.loads(quorumbook(*groups, "--delete", "g").text) == []
     assert "no group g" in quorumbook(*groups, "--reset", "g", "earliest", code=3).err
     quorumbook("stream", "delete", "parts", "--yes")
-    assert "no such stream" in quorumbook("stream", "delete", "parts", "--yes", code=3).err
+    refused = quorumbook("stream", "delete", "parts", "--yes", code=3).err
+    assert "there is no stream parts" in refused
 
 
 def test_ctrl_c_at_writing_counts_what_was_typed(quorumbook):

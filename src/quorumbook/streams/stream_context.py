@@ -53,7 +53,7 @@ class StreamContext:
         """Return a new candidate for a lock."""
         token = self.store.env.random.getrandbits(32)
         client_id = f"{self.client_id}-{token:08x}"
-        return StreamLock(self.store, path, client_id)
+        return StreamLock(self.store, path, client_id, self.nodes.not_found)
 
     async def policy(self) -> StreamPolicy:
         """Return what holds for the stream, with nothing left out."""

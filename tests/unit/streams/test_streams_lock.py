@@ -10,6 +10,7 @@ import pytest
 from quorumbook.env import Env
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
+from quorumbook.streams.errors import StreamNotFoundError
 from quorumbook.streams.metadata import lock as module
 from quorumbook.streams.metadata.lock import StreamLock
 
@@ -23,6 +24,10 @@ async def store() -> AsyncIterator[MemoryStore]:
     await store.create(PATH, b"")
     yield store
     await store.close()
+
+
+def candidate(store: MemoryStore, client_id: str) -> StreamLock:
+    return StreamLock(store, PATH, client_id, StreamNotFoundError)
 
 
 async def test_late_news_of_a_session_leaves_no_place_of_the_next_one(
@@ -43,7 +48,7 @@ async def test_late_news_of_a_session_leaves_no_place_of_the_next_one(
 
     monkeypatch.setattr(store, "on_session_expired", listen)
     monkeypatch.setattr(store, "children", tell_first)
-    lock = StreamLock(store, PATH, "me")
+    lock = candidate(store, "me")
     await lock.acquire(wait_s=0.5)
     assert lock.is_held
     assert len(await children(PATH)) == 1
@@ -62,7 +67,7 @@ async def test_a_place_is_given_up_when_the_store_hears_of_it_at_last(
         await delete(path, *others)
 
     monkeypatch.setattr(store, "delete", lose)
-    lock, other = StreamLock(store, PATH, "me"), StreamLock(store, PATH, "other")
+    lock, other = candidate(store, "me"), candidate(store, "other")
     await lock.acquire()
     await lock.release()
     await other.acquire(wait_s=PATIENCE_S)
@@ -73,7 +78,7 @@ async def test_a_place_is_given_up_when_the_store_hears_of_it_at_last(
 async def test_who_waited_for_nothing_leaves_although_the_store_does_not_say_who_has_it(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ):
-    holder, lock = StreamLock(store, PATH, "holder"), StreamLock(store, PATH, "me")
+    holder, lock = candidate(store, "holder"), candidate(store, "me")
     await holder.acquire()
     children, asked = store.children, []
 

@@ -143,6 +143,7 @@ def write(
             options: Any = {"takeover": takeover.replace("-", "_"), "wait_for_lock_s": wait_s}
             first: int | None = None
             written = unknown = 0
+            is_open = False
 
             def give_up(records: int) -> None:
                 nonlocal unknown
@@ -159,6 +160,7 @@ def write(
                 raise click.UsageError("--expect counts in one partition: add --partition")
             try:
                 async with found.writer(**options) as writer:
+                    is_open = True
                     first = getattr(writer, "next_sequence_id", None)
                     with progress("writing", None, is_wanted=not is_typed) as advance:
                         try:
@@ -168,7 +170,8 @@ def write(
                             await abort(writer)
                             raise
             finally:
-                call.note(f"{counted(written, 'record')} in stream {name}")
+                if is_open:
+                    call.note(f"{counted(written, 'record')} in stream {name}")
                 if unknown:
                     call.note(
                         f"{counted(unknown, 'more record')} not acknowledged when this ended: look "

@@ -38,10 +38,18 @@ _DELETING: set[asyncio.Task[None]] = set()
 class StreamLock:
     """One candidate for a lock; its client id must be nobody else's."""
 
-    def __init__(self, store: MetadataStore, path: str, client_id: str) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        client_id: str,
+        not_found: Callable[[], StreamNotFoundError],
+    ) -> None:
+        """Make a candidate for the lock at a path; what is raised if the path is not there."""
         self._store = store
         self._path = path
         self._client_id = client_id
+        self._not_found = not_found
         self._member: str | None = None
         self._remove_callback: Callable[[], None] | None = None
         self._sessions_ended = 0
@@ -122,9 +130,7 @@ class StreamLock:
         try:
             names = await self._store.children(self._path)
         except NoSuchNodeError as error:
-            raise StreamNotFoundError(
-                f"there is no lock at {self._path}: no such stream"
-            ) from error
+            raise self._not_found() from error
         return sorted((n for n in names if n.startswith("member_")), key=lock_member_number)
 
     async def _join(self) -> tuple[str, int]:

@@ -55,7 +55,10 @@ async def read_binding(store: MetadataStore, path: str) -> Binding:
     try:
         node = await store.get(path)
     except NoSuchNodeError as error:
-        raise NamespaceNotBoundError(f"{path} is not a namespace of streams{hint}") from error
+        raise NamespaceNotBoundError(
+            f"there are no streams yet, nor their namespace {path}; "
+            "`quorumbook stream create NAME` makes both, and Namespace.bind the namespace"
+        ) from error
     try:
         return Binding.decode(node.data)
     except NamespaceNotBoundError as error:

@@ -41,8 +41,8 @@ class SegmentNodes:
     def not_found(self) -> StreamNotFoundError:
         """Return the error that says that there is no such stream."""
         return StreamNotFoundError(
-            f"there is no stream {self.paths.name} in {self.paths.namespace}; "
-            "`quorumbook stream create` makes one"
+            f"there is no stream {self.paths.name} in the namespace {self.paths.namespace}; "
+            "`quorumbook stream ls` lists the streams, `quorumbook stream create` makes one"
         )
 
     async def segments(
