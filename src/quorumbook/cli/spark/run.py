@@ -15,6 +15,7 @@ import click
 
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.explained.codes import with_code
 from quorumbook.cli.progress import progress
 from quorumbook.cli.values import derived
 from quorumbook.errors import ConfigError, QuorumbookError
@@ -107,6 +108,11 @@ class JobCommand(ClusterCommand):
 
 def _reason(error: BaseException) -> QuorumbookError:
     """Return what a message of Spark's, which has the stacks of three languages, comes to."""
+    from quorumbook.spark.short_errors import shown_in
+
+    own = shown_in(str(error))
+    if own is not None:
+        return SparkFailedError(with_code(f"Spark: {own.message}", own.code))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if line.startswith(("quorumbook.", ": org.apache.spark."))]
     told = told or [line for line in lines if line.startswith(": ")]

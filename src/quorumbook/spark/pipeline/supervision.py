@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from quorumbook.spark.short_errors import shown_in
+
 _LONGEST_S = 60.0
 _TRACE = "Traceback (most recent call last)"
 _LAST = re.compile(r"[A-Za-z_][\w.]*(: |$)")
@@ -17,11 +19,14 @@ _CHARACTERS = 500
 
 
 def reason_of(error: str) -> str:
-    """Return the useful line of an error of a query: of Python's trace its last, if there is one.
+    """Return the useful line of an error of a query: ours, else of Python's trace its last.
 
     Args:
         error: What Spark says, which has the traces of two languages.
     """
+    own = shown_in(error)
+    if own is not None:
+        return f"[{own.condition}] {own.message} (quorumbook help {own.code})"[:_CHARACTERS]
     lines = error.splitlines()
     found = lines[0] if lines else ""
     if _TRACE in error:
