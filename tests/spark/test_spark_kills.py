@@ -1,4 +1,8 @@
-"""A Spark query whose executor, bookie and driver are killed in the middle of its batches."""
+"""A Spark query whose executor and bookie are killed in the middle of its batches, and whose driver
+stands still there with all that belongs to it, until another one has done the rest.
+
+What stands still and goes on later has done all that what is killed has done, and more.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ import spark_copy
 from doubles.file_server import file_server
 from doubles.spark import descendants
 from doubles.zookeeper import fresh_root
+from quorumbook.metadata.store import DEFAULT_SESSION_TIMEOUT_S
 from quorumbook.metadata.uri import open_store
 from quorumbook.streams import Namespace
 from quorumbook.streams.transactions import Place, collect_orphans
@@ -49,6 +54,21 @@ class Driver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+
+    def pause(self) -> None:
+        """Have the driver, its executors and their workers stand still, as a frozen machine."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on_to_its_end(self) -> str:
+        """Have them go on; return what the driver says when it has ended."""
+        self._signal(signal.SIGCONT)
+        self._process.wait(PATIENCE_S)
+        return self._log.read_text()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in [self._process.pid, *descendants(self._process.pid)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def holds(self, told: Path) -> int:
         """Wait until a task holds, and return its executor."""
@@ -84,7 +104,7 @@ def rows() -> list[bytes]:
     return found
 
 
-def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_there_once(
+def test_an_executor_and_a_bookie_die_the_driver_stands_still_and_each_row_is_there_once(
     spark: Any, where: tuple[LocalCluster, str], tmp_path: Path
 ) -> None:
     cluster, namespace = where
@@ -114,13 +134,8 @@ def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_ther
     # The cluster keeps the checkpoint as well.
     with file_server(cluster.metadata_uri) as files:
         checkpoint = f"{files}/checkpoint"
-        words = (
-            cluster.metadata_uri,
-            namespace,
-            str(tmp_path),
-            "",
-            f"checkpointLocation={checkpoint}",
-        )
+        own = f"checkpointLocation={checkpoint}"
+        words = cluster.metadata_uri, namespace, str(tmp_path), "", own
         driver = Driver(*words, log=tmp_path / "driver.log")
         try:
             for victim in VICTIMS:
@@ -130,15 +145,19 @@ def test_an_executor_a_bookie_and_the_driver_die_in_batches_and_each_row_is_ther
                 elif victim == "bookie":
                     cluster.kill(cluster.bookie_ids[0])
                 else:
-                    driver.kill()
+                    driver.pause()
+                    paused_s = time.monotonic()
                 (tmp_path / f"{victim}.go").touch()
+            # Another driver goes on from the checkpoint.
+            spark_copy.copy(
+                spark, cluster.metadata_uri, namespace, tmp_path, checkpointLocation=checkpoint
+            )
+            # By then nobody waits for the first one any more.
+            time.sleep(max(0, paused_s + 1.5 * DEFAULT_SESSION_TIMEOUT_S - time.monotonic()))
+            told = driver.go_on_to_its_end()
         finally:
             driver.kill()
-        # Another driver goes on from the checkpoint.
-        spark_copy.copy(
-            spark, cluster.metadata_uri, namespace, tmp_path, checkpointLocation=checkpoint
-        )
     assert not (tmp_path / "checkpoint").exists()
     found, leaked = asyncio.run(look())
-    assert found == rows()
-    assert leaked == set()
+    assert found == rows(), told[-3000:]
+    assert leaked == set(), told[-3000:]
