@@ -16,6 +16,7 @@ from pathlib import Path
 
 from admin.test_admin_console import addresses, console_on
 from doubles.browsers import browser, picture, quit_browsers
+from doubles.told_pipelines import told_orders
 from quorumbook.admin.console.pages import PAGES
 from quorumbook.testing import LocalCluster
 
@@ -39,6 +40,7 @@ def main(directory: str) -> None:
             http.post(streams, json={"name": "jobs", "partitions": 2})
             http.post(f"{streams}/jobs/records", json=batch)
             http.post(f"{streams}/jobs/groups/work/records", json={"member": "m", "wait_s": 0})
+        running.tell(told_orders(int(time.time() * 1000) - 7_200_000))
         lost = cluster.bookie_ids[3]
         cluster.stop(lost)
         with running.http() as http:

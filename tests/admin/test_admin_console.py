@@ -8,12 +8,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 import quorumbook
 from doubles.browsers import browser, needs_browser
+from doubles.told_pipelines import told_orders
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.console.actions import ACTIONS
@@ -21,7 +23,9 @@ from quorumbook.admin.console.pages import PAGES
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
+from quorumbook.client.context import client_store
 from quorumbook.protocol.digest import DigestType
+from quorumbook.streams.metadata.pipeline_nodes import tell
 from quorumbook.testing import LocalCluster
 
 
@@ -37,6 +41,15 @@ class Running:
 
     def do(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def tell(self, told: dict[str, Any]) -> None:
+        """Tell what a pipeline would."""
+
+        async def work() -> None:
+            namespace = await self.service.streams.namespace("/streams")
+            await tell(client_store(namespace.client), namespace.path, told["name"], told)
+
+        self.do(work())
 
     def http(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, follow_redirects=False)
@@ -80,6 +93,7 @@ def console():
         http.post(f"{streams}/orders/eu/records", json=batch)
         http.put(f"{streams}/orders/eu/cursors/billing", json={"position": "seq:3"})
         http.post(f"{streams}/jobs/groups/g/records", json={"member": "m", "wait_s": 0})
+        running.tell(told_orders())
         yield running
 
 
@@ -164,6 +178,45 @@ def test_pages_have_units_and_their_twins_the_raw_values(console):
         assert "<dd>2 h</dd>" in page
         policy = twin["stream"]["policy"]
         assert (policy["roll_bytes"], policy["roll_interval_s"]) == (256 << 20, 7200)
+
+
+def test_the_page_of_pipelines_shows_the_graph_and_all_numbers(console):
+    console.tell(told_orders())
+    with console.http() as http:
+        page = http.get("/ui/pipelines").text
+        (twin,) = http.get("/api/v2/pipelines").json()["pipelines"]
+        assert {**twin, "told_at_ms": 0} == {**told_orders(), "told_at_ms": 0}
+        graph = page.partition('<svg class="graph"')[2].partition("</svg>")[0]
+        for box in ("orders/eu", "clean", "orders/bad", "orders/clean", "jobs", "archive"):
+            assert f"<title>{box}</title>" in graph
+        for kind in ("running", "waiting", "letters", "stream", "files"):
+            assert f'<g class="{kind}">' in graph
+        for words in (
+            "1,000/s",
+            "1,204 commits, 7 behind (3 s)",
+            "waiting, 2 restarts",
+            ">2</text>",
+        ):
+            assert words in graph, words
+        row = page.partition("<td>clean</td>")[2].partition("</tr>")[0]
+        for words in ("1,000/s", "4,000/s", "1.5 s", "7 entries", "70 KB", "1,204", "120,400",
+                      "120,398", ">2<", ">12<", "1,192"):  # fmt: skip
+            assert words in row, words
+        for name, entries in (("orders/eu", 7), ("jobs/p1", 30), ("jobs/p0", 10)):
+            behind = page.partition(f">{name}</a></td>")[2].partition("</tr>")[0]
+            assert f">{entries}</td>" in behind
+        assert "[QUORUMBOOK_DATA_LOSS] ledger 7 is &lt;gone&gt;" in page
+        assert 'hx-get="/ui/pipelines?namespace=/streams"' in page
+        assert "No pipeline was run in /other" in http.get("/ui/pipelines?namespace=/other").text
+
+
+def test_a_pipeline_that_does_not_tell_any_more_is_silent_unless_it_ended(console):
+    for is_over, state in ((False, "silent"), (True, "ended")):
+        console.tell({**told_orders(is_over=is_over), "told_every_s": -1})
+        with console.http() as http:
+            (twin,) = http.get("/api/v2/pipelines").json()["pipelines"]
+            assert twin["state"] == state
+            assert f'<span class="state {state}">{state}</span>' in http.get("/ui/pipelines").text
 
 
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):

@@ -43,7 +43,9 @@ EXCEPTIONS = {
     "console",
     "it looks at the machine that it is called on": "doctor support-bundle bench-*",
     "it is about files of a bookie that is stopped": "disk-* bookie-adopt bookie-give-back",
-    "it runs on a cluster of Apache Spark, with the rights of who calls it": "spark-*",
+    "it runs on a cluster of Apache Spark, with the rights of who calls it": "spark-a* spark-c* "
+    "spark-d* spark-export spark-fsck-meta spark-gc-orphans spark-ingest spark-lake-* "
+    "spark-offload spark-pipeline-run spark-re* spark-t* spark-usage spark-xcluster",
     "it makes the cluster that a server needs": "cluster-init",
     "it writes or reads a file with ledgers' passwords, which no answer holds": "metadata-*",
     "it has a server ask an address that a client chooses; what a registry answers is given by "

@@ -108,6 +108,13 @@ def test_a_chain_has_each_record_once_though_a_step_fails_at_first(
     assert [told["clean"][each] for each in columns] == ["done", 3, 1, 1, 1, 0]
     assert [told["files"][each] for each in columns] == ["done", 1, 1, 0, 1, 1]
     assert told["files"]["error"] == "ValueError: not yet"
+    words = ["spark", "pipeline", "ls", "--metadata", chain.cluster.metadata_uri, "-o", "jsonl"]
+    assert main(words) == 0
+    rows = map(json.loads, capsys.readouterr().out.splitlines())
+    listed = {row["step"]: row for row in rows if row["pipeline"] == chain.prefix}
+    for step in "clean", "files":
+        for column in ("state", "rows_written", "dead_letters", "commits", "restarts", "error"):
+            assert listed[step][column] == told[step][column]
     (clean,) = chain.records("clean")
     assert (clean.key, json.loads(clean.payload)) == (b"k", {"customer": "a", "total": 2})
     (letter,) = chain.records("bad")

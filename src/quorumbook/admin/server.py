@@ -36,6 +36,7 @@ from quorumbook.admin.endpoints import (
     cluster,
     keeping,
     ledgers,
+    pipelines,
     racks,
     records,
     streams,
@@ -75,6 +76,7 @@ def all_endpoints() -> list[Endpoint]:
         *records.ENDPOINTS,
         *keeping.ENDPOINTS,
         *streams.ENDPOINTS,
+        *pipelines.ENDPOINTS,
     ]
 
     async def document(_ask: Ask) -> object:

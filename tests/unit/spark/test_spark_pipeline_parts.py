@@ -15,8 +15,9 @@ from quorumbook.errors import ConfigError
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep, Whole, parse_pipeline
 from quorumbook.spark.pipeline.metrics import TEXTS, PipelineMetrics
 from quorumbook.spark.pipeline.numbers import StepNumbers, StreamSegments
-from quorumbook.spark.pipeline.picture import graph
+from quorumbook.spark.pipeline.picture import picture
 from quorumbook.spark.pipeline.supervision import Restarts, reason_of
+from quorumbook.spark.pipeline.telling import told
 
 HEAD = 'name = "orders"\ncheckpoints = "checkpoints"\n'
 CLEAN = """
@@ -120,6 +121,9 @@ def test_the_useful_line_of_an_error_is_told() -> None:
         "ValueError: not yet\n\n\tat org.apache.spark\n\nDriver stacktrace:\n"
     )
     assert reason_of(trace) == "ValueError: not yet"
+    own = "[QUORUMBOOK_DATA_LOSS] ledger 7 is gone (quorumbook help data-loss)"
+    ours = trace.replace("ValueError: not yet", own.replace("]", "]:"))
+    assert reason_of(ours) == own
     assert reason_of("") == ""
     assert len(reason_of("x" * 1000)) == 500
 
@@ -189,7 +193,7 @@ def test_the_picture_has_every_stream_and_step_and_what_goes_between() -> None:
     clean = numbers["clean"]
     clean.state, clean.restarts = "running", 2
     clean.take(progress(0, 5, **observed(1005, 2)))
-    drawn = graph(pipeline, numbers)
+    drawn = picture(told(pipeline, numbers, began_at_ms=0))
     texts = [each.text for each in ET.fromstring(drawn).iter() if each.tag.endswith("text")]
     assert texts[0] == "orders"
     for text in ("eu/orders", "clean", "eu/bad", "eu/clean", "files", "<orders>", "Parquet"):

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumbook.admin.access.roles import Role
+from quorumbook.admin.console.graph import graph_of
 from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes, stage_boxes
-from quorumbook.admin.endpoints import bookies, cluster, ledgers, records, streams
+from quorumbook.admin.endpoints import bookies, cluster, ledgers, pipelines, records, streams
 from quorumbook.admin.facts.bookie_http import STAGES, where_it_went
 from quorumbook.admin.facts.decoding import (
     Decoded,
@@ -236,6 +237,15 @@ async def _tail(ask: Ask) -> Data:
     }
 
 
+async def _pipelines(ask: Ask) -> Data:
+    found: Any = (await pipelines.pipelines(ask))["pipelines"]
+    return {
+        "pipelines": found,
+        "namespace": ask.query["namespace"],
+        "graphs": {each["name"]: graph_of(each["steps"]) for each in found},
+    }
+
+
 async def _recovery(ask: Ask) -> Data:
     query = {"limit": 200}
     queue = await cluster.underreplicated(Ask(ask.service, ask.who, {}, query, {}))
@@ -322,6 +332,9 @@ PAGES: tuple[Page, ...] = (
          "quorumbook stream show {name} --namespace {namespace}", "/api/v2/streams/{name}",
          "streams", names=_STREAM_NAMES, query=_NAMESPACE,
          actions=("stream-policy", "cursor-reset", "stream-truncate", "stream-delete")),
+    Page("/ui/pipelines", "Pipelines", "pipelines.html", _pipelines,
+         "quorumbook spark pipeline ls --namespace {namespace}", "/api/v2/pipelines", "pipelines",
+         query=_NAMESPACE, refresh_s=5),
     Page("/ui/recovery", "Auto-recovery", "recovery.html", _recovery,
          "quorumbook recovery underreplicated", "/api/v2/recovery", "recovery",
          actions=("recovery-on", "recovery-off", "audit-now"), refresh_s=5),
@@ -345,6 +358,7 @@ NAVIGATION = (
     ("bookies", "/ui/bookies", "Bookies", "b"),
     ("ledgers", "/ui/ledgers", "Ledgers", "l"),
     ("streams", "/ui/streams", "Streams", "s"),
+    ("pipelines", "/ui/pipelines", "Pipelines", "p"),
     ("recovery", "/ui/recovery", "Auto-recovery", "r"),
     ("slow", "/ui/slow", "Slow operations", "w"),
     ("jobs", "/ui/jobs", "Jobs", "j"),

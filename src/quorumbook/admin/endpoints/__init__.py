@@ -8,4 +8,5 @@ ledgers   search, entries, creating, closing and deleting
 records   append, read, follow, consume
 streams   streams, cursors, groups, policies
 keeping   schemas, ends, partitions, retention, orphans
+pipelines  what pipelines on Spark tell of themselves
 """

@@ -1,4 +1,4 @@
-"""``quorumbook spark pipeline run``: what a file declares, run until it is interrupted."""
+"""``quorumbook spark pipeline``: runs what a file declares, and lists what runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from quorumbook.cli.call import Call
+from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.output import Moment
 from quorumbook.cli.spark.run import (
     JobCommand,
     JobRun,
@@ -17,10 +19,15 @@ from quorumbook.cli.spark.run import (
     connection_of,
     open_session,
 )
+from quorumbook.cli.stream.options import opened
 from quorumbook.errors import ConfigError
 
 _COLUMNS = (
     "step", "state", "commits", "records_read", "rows_written", "dead_letters", "restarts", "error",
+)  # fmt: skip
+_LISTED = (
+    "pipeline", "step", "state", "input_rate", "lag_entries", "commits", "rows_written",
+    "dead_letters", "restarts", "error", "told",
 )  # fmt: skip
 #: Where there is no terminal to look at, a line for each step comes so often.
 _LINES_EVERY_S = 10.0
@@ -65,13 +72,14 @@ def run(
     check_spark(master or None)
     from quorumbook.spark.pipeline.declaration import parse_pipeline
     from quorumbook.spark.pipeline.numbers import StepNumbers
-    from quorumbook.spark.pipeline.picture import graph
+    from quorumbook.spark.pipeline.picture import picture as picture_of
     from quorumbook.spark.pipeline.running import RunningPipeline
+    from quorumbook.spark.pipeline.telling import told
 
     declared = _parsed(parse_pipeline, file)
     if is_dry_run:
         numbers = {step.name: StepNumbers() for step in declared.steps}
-        _draw(picture, graph(declared, numbers))
+        _draw(picture, picture_of(told(declared, numbers, began_at_ms=0)))
         _show(call, numbers)
         return 0
     connection = connection_of(call, declared.whole.namespace)
@@ -84,7 +92,7 @@ def run(
 
         def on_look() -> None:
             nonlocal told_s
-            _draw(picture, graph(declared, running.numbers))
+            _draw(picture, picture_of(running.told()))
             if time.monotonic() - told_s >= _LINES_EVERY_S and not is_once:
                 told_s = time.monotonic()
                 for name, found in running.numbers.items():
@@ -96,6 +104,39 @@ def run(
             are_done = all(found.state != "failed" for found in running.numbers.values())
         _show(call, running.numbers)
     return 0 if are_done else _FAILED
+
+
+@pipeline.command(cls=ClusterCommand)
+@click.option("--namespace", "path", metavar="PATH", default="/streams", show_default=True,
+              help="The namespace of the pipelines' streams.")  # fmt: skip
+@click.pass_obj
+def ls(call: Call, path: str) -> None:
+    """List the pipelines that were run in a namespace, with what their steps told last.
+
+    A pipeline tells how it goes every five seconds.  One that is "silent" was killed, stands still,
+    or cannot reach the metadata.
+    """
+
+    async def run() -> None:
+        from quorumbook.client.context import client_store
+        from quorumbook.streams.metadata.pipeline_nodes import told_of
+
+        async with opened(call, path) as namespace:
+            found = await told_of(client_store(namespace.client), namespace.path)
+        rows = [
+            {
+                **{column: step[column] for column in _LISTED[3:-1]},
+                "pipeline": each["name"],
+                "step": step["step"],
+                "state": each["state"] if each["state"] == "silent" else step["state"],
+                "told": Moment(each["told_at_ms"]),
+            }
+            for each in found
+            for step in each["steps"]
+        ]
+        call.output.rows(rows, _LISTED)
+
+    call.run(run())
 
 
 def _parsed(parse: Any, file: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -101,5 +102,5 @@ class StepNumbers:
 
 
 def _rate(progress: Mapping[str, Any], name: str) -> float:
-    value = progress.get(name) or 0.0
-    return float(value) if value == value else 0.0  # noqa: PLR0124 - not a number
+    value = float(progress.get(name) or 0.0)
+    return value if math.isfinite(value) else 0.0

@@ -1,4 +1,7 @@
-"""Runs a pipeline on a session: a query for each step, looked at now and then."""
+"""Runs a pipeline on a session: a query for each step, looked at now and then.
+
+What it knows of its steps it tells in the cluster's metadata, where the console finds it.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,25 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quorumbook.errors import ConfigError
+from quorumbook.client.context import client_store
+from quorumbook.env import logger
+from quorumbook.errors import ConfigError, MetadataError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.queries import connected_to
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep
 from quorumbook.spark.pipeline.frames import rows_of
 from quorumbook.spark.pipeline.numbers import StepNumbers, StreamSegments
 from quorumbook.spark.pipeline.supervision import Restarts, reason_of
+from quorumbook.spark.pipeline.telling import EVERY_S, told
 from quorumbook.spark.pool import ClusterClient, connected
 from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams.metadata.pipeline_nodes import tell
 from quorumbook.streams.partitions.partition_node import partition_count
 from quorumbook.streams.partitions.partitioning import partition_name
 from quorumbook.streams.segments import start_sequence_ids
 from quorumbook.streams.stream_context import stream_context
 
+_log = logger("spark")
 _LOOK_S = 0.5
 #: So often segments of the streams that are written are counted.
 _COUNT_EVERY_S = 10.0
@@ -52,6 +60,8 @@ class RunningPipeline:
         self._queries: dict[str, Any] = {}
         self._due_s = dict.fromkeys(self.numbers, 0.0)
         self._counted_s = 0.0
+        self._began_at_ms = int(time.time() * 1000)
+        self._told_s = 0.0
 
     def prepare(self) -> None:
         """Make streams that are missing, and say how long what is written stays."""
@@ -77,6 +87,8 @@ class RunningPipeline:
         try:
             while self._look():
                 on_look()
+                if time.monotonic() - self._told_s > EVERY_S:
+                    self._tell()
                 time.sleep(_LOOK_S)
             self._count_segments()
             on_look()
@@ -84,7 +96,30 @@ class RunningPipeline:
             for query in self._queries.values():
                 if query.isActive:
                     query.stop()
+            self._tell(is_over=True)
         return all(found.state == "done" for found in self.numbers.values())
+
+    def told(self, *, is_over: bool = False) -> dict[str, Any]:
+        """Return what it tells of itself (``telling``).
+
+        Args:
+            is_over: No step goes on.
+        """
+        return told(
+            self._pipeline, self.numbers, began_at_ms=self._began_at_ms,
+            is_once=self._is_once, is_over=is_over,
+        )  # fmt: skip
+
+    def _tell(self, *, is_over: bool = False) -> None:
+        """Tell it whoever looks; a pipeline goes on without."""
+        self._told_s = time.monotonic()
+        name, row = self._pipeline.whole.name, self.told(is_over=is_over)
+        store = client_store(self._cluster.client)
+        try:
+            path = self._cluster.namespace().path
+            self._cluster.run(lambda: tell(store, path, name, row))
+        except MetadataError as error:
+            _log.warning("the pipeline %s cannot tell how it goes: %s", name, error)
 
     def _look(self) -> bool:
         """Look at every step; tell whether any is to go on."""

@@ -6,6 +6,7 @@
     <ns>/.orphans/<ledger id>                a ledger that nothing refers to (ours)
     <ns>/.transactions                       who appends in one step (ours; ``transactions.state``)
     <ns>/.elections/<name>                   applications' elections (ours; likewise)
+    <ns>/.pipelines/<name>                   what pipelines tell (ours; ``pipeline_nodes``)
     <ns>/<stream>                            free for applications; ours: the stream's policy
     <ns>/<stream>/<default>                  its root, empty
       …/maxtxid                              decimal; 9223372036854775807 when it is sealed
@@ -44,6 +45,7 @@ MERGED_KEY = "merged"
 IDENTITY_NAME = ".identity"
 ORPHANS_NAME = ".orphans"
 ELECTIONS_NAME = ".elections"
+PIPELINES_NAME = ".pipelines"
 LAYOUT_VERSION_DATA = b"\xff\xff\xff\xff"
 #: Where the number of a lock member cannot be read, it comes last.
 _LAST_MEMBER = 2**31 - 1
