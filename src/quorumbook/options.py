@@ -18,7 +18,7 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
@@ -313,10 +313,15 @@ class Options:
         names = [each.name for each in dataclasses.fields(cast("Any", cls))]
         for name in given:
             if name not in names:
-                near = difflib.get_close_matches(name, names, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"there is no option {name}{hint}")
+                raise no_such_option(name, names)
         return cls(**given)
+
+
+def no_such_option(name: str, names: Sequence[str]) -> ConfigError:
+    """Return the error for a name that is none of these; it names the nearest."""
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return ConfigError(f"there is no option {name}{hint}")
 
 
 _DECLARED: dict[type[Options], tuple[Option, ...]] = {}

@@ -15,7 +15,7 @@ from quorumbook.errors import ConfigError
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.ledger.placement.labels import checked_labels
 from quorumbook.ledger.placement.options import PlacementOptions
-from quorumbook.options import MS, Kind, Options, option
+from quorumbook.options import MS, Kind, Options, no_such_option, option
 
 _KB, _MB, _GB = 1 << 10, 1 << 20, 1 << 30
 
@@ -225,8 +225,11 @@ def with_keywords(
     """
     if not keywords and bookie_labels is None:
         return options
-    for name in keywords.keys() - LedgerWriterKeywords.__annotations__.keys():
-        ClientOptions.of({name: getattr(options, name, None)})  # raises if there is none
-        raise ConfigError(f"{name} is an option of connect, not of one ledger's writer")
+    of_writers = LedgerWriterKeywords.__annotations__.keys()
+    for name in keywords.keys() - of_writers:
+        if name in options.keywords():
+            raise ConfigError(f"{name} is an option of connect, not of one ledger's writer")
+        of_new = (each.name for each in dataclasses.fields(NewLedgerOptions))
+        raise no_such_option(name, (*of_new, *of_writers))
     labels = options.bookie_labels if bookie_labels is None else bookie_labels
     return dataclasses.replace(options, bookie_labels=labels, **keywords)
