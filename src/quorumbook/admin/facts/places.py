@@ -18,7 +18,10 @@ from quorumbook.errors import LocalProtocolError, QuorumbookError
 if TYPE_CHECKING:
     from quorumbook.streams.reading.seek import Start
 
-WHERE = "earliest, latest, a position, seq:N, txid:N, or a time: 2026-11-22T14:00, -1h, yesterday"
+WHERE = (
+    "earliest, latest, a position as 1:0:2, seq:N, txid:N, or a time: 2026-11-22T14:00, -1h, "
+    "yesterday"
+)
 _AGO = re.compile(r"-([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|min|m|h|d|w)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DAY = re.compile(r"(today|yesterday)(?:[ T]+([0-9]{1,2}):([0-9]{2}))?")

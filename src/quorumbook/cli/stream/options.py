@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorumbook.streams import Namespace, PartitionedStream, Stream
     from quorumbook.streams.reading.seek import Start
 
-WHERE = "earliest, latest, a position, seq:N, txid:N, or a time: ISO, -1h, yesterday 14:00"
+WHERE = "earliest, latest, a position as 1:0:2, seq:N, txid:N, or a time: ISO, -1h, yesterday 14:00"
 
 namespace_option = click.option(
     "--namespace", "path", metavar="PATH", default="/streams", show_default=True,
