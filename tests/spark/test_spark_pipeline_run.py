@@ -12,8 +12,11 @@ from uuid import uuid4
 import pytest
 from spark_helpers import in_namespace
 
+from doubles.told_pipelines import told_orders
 from quorumbook.cli.main import main
+from quorumbook.client.context import client_store
 from quorumbook.streams import Namespace, Schema, SchemaKind
+from quorumbook.streams.metadata.pipeline_nodes import tell
 from quorumbook.testing import LocalCluster
 
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
@@ -147,3 +150,26 @@ def test_a_dry_run_draws_the_graph(chain: Chain) -> None:
     assert chain.run("--dry-run", "--picture", str(picture)) == 0
     assert "files" in picture.read_text()
     assert not (chain.directory / "checkpoints").exists()
+
+
+def test_the_list_needs_no_spark_and_says_which_pipeline_is_silent(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"/listed{uuid4().hex[:8]}"
+    words = ["spark", "pipeline", "ls", "--metadata", cluster.metadata_uri, "--namespace", path]
+    assert main([*words, "-o", "table"]) == 0  # there is no namespace, either
+    assert f"no pipeline was run in {path}; `quorumbook spark" in capsys.readouterr().err
+
+    async def work(namespace: Namespace) -> None:
+        for name, every_s in (("fresh", 1000.0), ("old", -1.0)):
+            row = {**told_orders(), "name": name, "told_every_s": every_s}
+            await tell(client_store(namespace.client), namespace.path, name, row)
+
+    in_namespace(cluster, path, work, bind=True)
+    assert main([*words, "-o", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["pipeline"], row["step"], row["state"]) for row in rows] == [
+        ("fresh", "clean", "running"), ("fresh", "lake", "waiting"),
+        ("old", "clean", "silent"), ("old", "lake", "silent"),
+    ]  # fmt: skip
+    assert (rows[0]["lag_entries"], rows[1]["restarts"], rows[0]["input_rate"]) == (7, 2, 1000.0)

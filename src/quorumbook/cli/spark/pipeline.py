@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -119,10 +120,13 @@ def ls(call: Call, path: str) -> None:
 
     async def run() -> None:
         from quorumbook.client.context import client_store
+        from quorumbook.streams.errors import NamespaceNotBoundError
         from quorumbook.streams.metadata.pipeline_nodes import told_of
 
-        async with opened(call, path) as namespace:
-            found = await told_of(client_store(namespace.client), namespace.path)
+        found = []
+        with contextlib.suppress(NamespaceNotBoundError):  # the first stream makes it
+            async with opened(call, path) as namespace:
+                found = await told_of(client_store(namespace.client), namespace.path)
         rows = [
             {
                 **{column: step[column] for column in _LISTED[3:-1]},
@@ -134,7 +138,8 @@ def ls(call: Call, path: str) -> None:
             for each in found
             for step in each["steps"]
         ]
-        call.output.rows(rows, _LISTED)
+        empty = f"no pipeline was run in {path}; `quorumbook spark pipeline run FILE` runs one"
+        call.output.rows(rows, _LISTED, empty=empty)
 
     call.run(run())
 
