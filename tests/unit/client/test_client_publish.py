@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from doubles.inside import adds_of
 from doubles.mock_bookie import PATIENCE_S, SILENCE, Behaviour, mock_cluster
 from doubles.waiting import until
 from quorumbook.client.context import client_context
+from quorumbook.client.waiting.concurrency import LoopTurns
 from quorumbook.client.writing.writer import publish_confirmed
 from quorumbook.errors import (
     ClientClosedError,
@@ -161,3 +163,24 @@ async def test_idle_writers_publish_without_a_task_each_and_wait_for_an_ack_quor
             await until(lambda: members[2].count(WriteLAC) > entry_id)  # noqa: B023
             assert not client_context(bk).tasks
             await until(lambda: members[0].ledgers[ledger.id].last_add_confirmed == entry_id)  # noqa: B023
+
+
+async def test_the_next_number_is_published_behind_all_writers_with_entries_to_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[Callable[[], None]] = []
+    call = LoopTurns.call
+
+    def noted(turns: LoopTurns, callback: Callable[[], None]) -> None:
+        called.append(callback)
+        call(turns, callback)
+
+    monkeypatch.setattr(LoopTurns, "call", noted)
+    async with (
+        mock_cluster() as cluster,
+        cluster.connect(lac_delay_s=0.01) as bk,
+        bk.create_ledger() as ledger,
+    ):
+        await ledger.append(b"x")
+        await until(lambda: client_context(bk).lac_limit.leave in called)
+        assert cluster.members(ledger)[0].ledgers[ledger.id].last_add_confirmed == 0

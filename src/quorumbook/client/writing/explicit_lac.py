@@ -6,7 +6,7 @@ line typed in one process appears in another.
 
 Few writers of a client do so at a time.  A thousand ledgers that are each written now and then
 would otherwise send more numbers than entries; whoever appends again before its turn has
-published by that, and drops out.
+published by that, and drops out.  The next one begins behind all writers with entries to send.
 
 Bookies that refuse the number cost a longer wait before the next attempt.  Whether one that takes
 no writes is replaced because of that is the business of ``ensemble``.
@@ -151,7 +151,8 @@ class LacPublisher:
             return False
         if state.last_add_confirmed <= self._published:
             return False
-        self._begin().ended.add_done_callback(lambda _: self._context.lac_limit.leave())
+        turns, leave = self._context.send_turns, self._context.lac_limit.leave
+        self._begin().ended.add_done_callback(lambda _: turns.call(leave))
         return True
 
     def _begin(self) -> _Publication:
