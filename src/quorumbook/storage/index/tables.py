@@ -66,10 +66,10 @@ from quorumbook.storage.states.state_file import Deletion, StoredLedger
 __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
 
 
-#: A commit of many rows is written in slices of a millisecond, and other threads have the
-#: interpreter, and its lock, for themselves for as long between two of them.
-_SLICE_ROWS = 256
-_SLICE_PAUSE_S = 0.001
+#: A commit of many rows is written in slices, between which other threads get the interpreter;
+#: they are whole steps, as what is left of one is inserted row by row.
+_SLICE_ROWS = 16 * 64
+_SLICE_PAUSE_S = 0.0002
 #: So many rows are inserted in one step of SQLite.  It gives the interpreter away for each step,
 #: and a loop that is busy has it for 0.2 ms then.
 _STEP_ROWS = 64
