@@ -12,11 +12,17 @@ from uuid import uuid4
 import pytest
 from spark_helpers import in_namespace
 
+from doubles.told_pipelines import FILE as ORDERS
 from doubles.told_pipelines import told_orders
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
+from quorumbook.errors import MetadataUnavailableError
+from quorumbook.spark.connection import Connection
+from quorumbook.spark.pipeline import running as running_module
+from quorumbook.spark.pipeline.declaration import parse_pipeline
+from quorumbook.spark.pipeline.running import RunningPipeline
 from quorumbook.streams import Namespace, Schema, SchemaKind
-from quorumbook.streams.metadata.pipeline_nodes import tell
+from quorumbook.streams.metadata.pipeline_nodes import tell, told_of
 from quorumbook.testing import LocalCluster
 
 pytest.importorskip("fastavro", reason="pip install 'quorumbook[schema]'")
@@ -173,3 +179,27 @@ def test_the_list_needs_no_spark_and_says_which_pipeline_is_silent(
         ("old", "clean", "silent"), ("old", "lake", "silent"),
     ]  # fmt: skip
     assert (rows[0]["lag_entries"], rows[1]["restarts"], rows[0]["input_rate"]) == (7, 2, 1000.0)
+
+
+def test_a_pipeline_that_cannot_tell_goes_on_and_says_so_once(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"/untold{uuid4().hex[:8]}"
+
+    async def look(namespace: Namespace) -> list[dict[str, Any]]:
+        return await told_of(client_store(namespace.client), namespace.path)
+
+    async def refuse(*_: object) -> None:
+        raise MetadataUnavailableError("nobody answers")
+
+    in_namespace(cluster, path, look, bind=True)
+    connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path=path)
+    running = RunningPipeline(None, connection, parse_pipeline(ORDERS, "/etc"), is_once=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(running_module, "tell", refuse)
+        for _ in range(2):
+            running._tell()
+    assert caplog.text.count("cannot tell how it goes: nobody answers") == 1
+    running._tell()
+    (found,) = in_namespace(cluster, path, look)
+    assert (found["state"], len(found["steps"])) == ("running", 2)

@@ -62,6 +62,7 @@ class RunningPipeline:
         self._counted_s = 0.0
         self._began_at_ms = int(time.time() * 1000)
         self._told_s = 0.0
+        self._can_tell = True
 
     def prepare(self) -> None:
         """Make streams that are missing, and say how long what is written stays."""
@@ -118,8 +119,11 @@ class RunningPipeline:
         try:
             path = self._cluster.namespace().path
             self._cluster.run(lambda: tell(store, path, name, row))
+            self._can_tell = True
         except MetadataError as error:
-            _log.warning("the pipeline %s cannot tell how it goes: %s", name, error)
+            if self._can_tell:  # said once, not every few seconds
+                _log.warning("the pipeline %s cannot tell how it goes: %s", name, error)
+            self._can_tell = False
 
     def _look(self) -> bool:
         """Look at every step; tell whether any is to go on."""
