@@ -219,6 +219,38 @@ def test_a_pipeline_that_does_not_tell_any_more_is_silent_unless_it_ended(consol
             assert f'<span class="state {state}">{state}</span>' in http.get("/ui/pipelines").text
 
 
+def test_a_search_that_takes_long_shows_how_far_it_has_come(console, monkeypatch):
+    monkeypatch.setattr("quorumbook.admin.endpoints.ledgers._SEARCH_S", 0.0)
+    with console.http() as http:
+        page = http.get("/ui/ledgers?text=nowhere").text
+        assert "The ledgers up to 0 were looked at; 0 ledgers of them fit." in page
+        assert "No ledger" not in page
+        assert '<a href="?text=nowhere&amp;after=0">Search on</a>' in page
+        # A program waits for all that it wants.
+        found = http.get("/api/v2/ledgers?text=nowhere").json()
+        assert (found["ledgers"], found["next_after"]) == ([], None)
+
+
+def test_pages_show_old_counts_with_their_age_until_an_action_is_done(console, monkeypatch):
+    with console.http() as http:
+        before = http.get("/api/v2/cluster?fresh=true").json()
+        with console.cluster.connect() as client, client.create_ledger() as ledger:
+            ledger.append(b"x")
+        monkeypatch.setattr("quorumbook.admin.http.known_facts.SURVEY_S", 3600.0)
+        monkeypatch.setattr("quorumbook.admin.console.pages.SURVEY_S", -1.0)
+        for path in ("/ui", "/ui/bookies"):
+            assert "; they are being counted again" in http.get(path).text, path
+        as_json = {"Accept": "application/json"}
+        shown = http.get("/ui", headers=as_json).json()["cluster"]
+        counted = {key: shown[key] for key in ("ledgers", "ledgers_at_ms")}
+        assert counted == {key: before[key] for key in counted}
+        form = {"csrf": _secret(http.get(f"/ui/ledgers/{ledger.id}").text), "id": str(ledger.id)}
+        answer = http.post("/ui/do/ledger-delete", data={**form, "confirm": str(ledger.id)})
+        assert answer.status_code == 303
+        shown = http.get("/ui", headers=as_json).json()["cluster"]
+        assert shown["ledgers_at_ms"] > before["ledgers_at_ms"]
+
+
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
     options = {"password": b"open sesame", "digest_type": DigestType.HMAC}
     with console.cluster.connect() as client, client.create_ledger(**options) as ledger:

@@ -6,10 +6,22 @@ What the metadata says and how it may change is ``ledger.metadata``'s business, 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    MutableSequence,
+    Sequence,
+)
 from dataclasses import replace
+from typing import Any, TypeAlias
 
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import (
     ForeignLayoutError,
     LedgerExistsError,
@@ -34,6 +46,12 @@ from quorumbook.metadata.paths import (
     foreign_branches,
 )
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Node, Set, Watch, split
+
+#: What is read of each of some ledgers: its metadata, what is wrong with it, or that there is none.
+Outcomes: TypeAlias = Sequence[LedgerMetadata | MetadataFormatError | None]
+_READ_AT_ONCE = 100
+#: So many such portions are under way.
+_READ_AHEAD = 2
 
 
 class LedgerManager:
@@ -304,6 +322,58 @@ class LedgerManager:
     async def _check_cluster(self) -> None:
         if await self._store.exists(self._paths.instance_id) is None:
             raise not_initialized(self._store)
+
+
+async def walk(
+    ledger_ids: AsyncGenerator[LedgerId, None],
+    read: Callable[[list[LedgerId]], Coroutine[Any, Any, Outcomes]],
+    errors: MutableSequence[MetadataFormatError],
+) -> AsyncGenerator[LedgerMetadata, None]:
+    """Yield the metadata of ledgers in order, those left out that were deleted meanwhile.
+
+    Args:
+        ledger_ids: Which.
+        read: Reads some of them.
+        errors: Takes an error for each ledger whose metadata cannot be understood.
+    """
+    # While one portion is looked at, the store reads the next.
+    ahead: list[asyncio.Task[Outcomes]] = []
+
+    async def first() -> list[LedgerMetadata]:
+        found = []
+        for outcome in await ahead.pop(0):
+            if isinstance(outcome, MetadataFormatError):
+                errors.append(outcome)
+            elif outcome is not None:  # else it was deleted since it was listed
+                found.append(outcome)
+        return found
+
+    try:
+        async with contextlib.aclosing(_portions(ledger_ids)) as portions:
+            async for portion in portions:
+                ahead.append(asyncio.ensure_future(read(portion)))
+                if len(ahead) == _READ_AHEAD:
+                    for metadata in await first():
+                        yield metadata
+        while ahead:
+            for metadata in await first():
+                yield metadata
+    finally:
+        await cancel_and_wait(ahead)
+
+
+async def _portions(
+    ledger_ids: AsyncGenerator[LedgerId, None],
+) -> AsyncGenerator[list[LedgerId], None]:
+    portion: list[LedgerId] = []
+    async with contextlib.aclosing(ledger_ids):
+        async for ledger_id in ledger_ids:
+            portion.append(ledger_id)
+            if len(portion) == _READ_AT_ONCE:
+                yield portion
+                portion = []
+    if portion:
+        yield portion
 
 
 def _exists(ledger_id: LedgerId) -> LedgerExistsError:

@@ -14,6 +14,7 @@ from quorumbook.admin.console.graph import graph_of
 from quorumbook.admin.console.pictures import ledger_boxes, segment_boxes, stage_boxes
 from quorumbook.admin.endpoints import bookies, cluster, ledgers, pipelines, records, streams
 from quorumbook.admin.facts.bookie_http import STAGES, where_it_went
+from quorumbook.admin.facts.cluster import ClusterFacts
 from quorumbook.admin.facts.decoding import (
     Decoded,
     StreamDecoding,
@@ -23,6 +24,7 @@ from quorumbook.admin.facts.decoding import (
 from quorumbook.admin.facts.verdict import DISK_WARNING
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import ID_MAX, Field
+from quorumbook.admin.http.known_facts import SURVEY_S
 from quorumbook.errors import ConfigError, LocalProtocolError, UnauthorizedError
 from quorumbook.streams import Record
 from quorumbook.streams.errors import StreamError
@@ -58,7 +60,16 @@ class Page:
 
 async def _overview(ask: Ask) -> Data:
     found = await cluster.cluster(ask)
-    return {"cluster": found, "recovery": await cluster.recovery(ask)}
+    return {
+        "cluster": found,
+        "recovery": await cluster.recovery(ask),
+        "is_reading": _is_reading(await ask.facts()),
+    }
+
+
+def _is_reading(facts: ClusterFacts) -> bool:
+    """Tell whether the ledgers are read again meanwhile."""
+    return facts.at_ms - facts.ledgers.at_ms > SURVEY_S * 1000
 
 
 async def _clusters(ask: Ask) -> Data:
@@ -74,7 +85,13 @@ async def _bookies(ask: Ask) -> Data:
             default=None,
         )
         racks.setdefault(str(row.get("rack") or "no rack"), []).append(row)
-    return {"racks": racks, "disk_warning": DISK_WARNING}
+    facts = await ask.facts()
+    return {
+        "racks": racks,
+        "disk_warning": DISK_WARNING,
+        "ledgers_at_ms": facts.ledgers.at_ms,
+        "is_reading": _is_reading(facts),
+    }
 
 
 async def _bookie(ask: Ask) -> Data:

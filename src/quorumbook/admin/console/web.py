@@ -94,7 +94,7 @@ class Console:
         }
 
     async def _known(self) -> Any:
-        return (await self._service.facts()).bookies
+        return (await self._service.facts(takes_old=True)).bookies
 
     def routes(self) -> list[BaseRoute]:
         """Return a route for each page, and those beside them."""
@@ -124,7 +124,7 @@ class Console:
                 given = {key: value for key, value in request.query_params.items() if value != ""}
                 told = given.pop("told", "")
                 query = read_all(page.query, given, is_text=True, where="parameter")
-                data = await page.load(Ask(self._service, who, names, query, {}))
+                data = await page.load(Ask(self._service, who, names, query, {}, is_page=True))
             except Exception as error:
                 return self._failed(request, error, cookie)
             if "application/json" in request.headers.get("accept", ""):

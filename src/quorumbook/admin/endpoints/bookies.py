@@ -46,7 +46,7 @@ _PARTS = (
 
 async def bookies(ask: Ask) -> dict[str, object]:
     """Return all bookies."""
-    facts = await ask.service.facts()
+    facts = await ask.facts()
     return {
         "bookies": [
             {**bookie.row(), "directories": [dict(row) for row in bookie.directories]}
@@ -61,10 +61,10 @@ async def known_bookie(ask: Ask, bookie_id: str) -> BookieFacts:
     Raises:
         ApiError: Nothing is known of it.
     """
-    for bookie in (await ask.service.facts()).bookies:
+    for bookie in (await ask.facts()).bookies:
         if bookie.bookie_id == bookie_id:
             return bookie
-    for bookie in (await ask.service.facts(fresh=True)).bookies:
+    for bookie in (await ask.facts(fresh=True)).bookies:
         if bookie.bookie_id == bookie_id:
             return bookie
     raise ApiError(
@@ -99,7 +99,7 @@ async def slow(ask: Ask) -> dict[str, object]:
     if bookie_id:
         chosen = [await known_bookie(ask, bookie_id)]
     else:
-        chosen = list((await ask.service.facts()).bookies)
+        chosen = list((await ask.facts()).bookies)
     addresses = {each.bookie_id: each.http for each in chosen if each.http}
     found = await slow_operations(addresses, ask.service.bookie_headers())
     return {

@@ -32,7 +32,7 @@ _VERDICT_S = 5.0
 
 async def cluster(ask: Ask) -> dict[str, object]:
     """Return the verdict and what it is made of."""
-    facts = await ask.service.facts(fresh=ask.query.get("fresh", False))
+    facts = await ask.facts(fresh=ask.query.get("fresh", False))
     judgement = judge(facts)
     return {
         "status": judgement.level.name.lower(),
@@ -57,7 +57,7 @@ async def _cluster_row(ask: Ask, service: Service) -> dict[str, object]:
     }
     try:
         async with patience.timeout(_VERDICT_S):
-            judgement = judge(await service.facts())
+            judgement = judge(await service.facts(takes_old=ask.is_page))
     except (TimeoutError, QuorumbookError, ApiError) as error:
         problem = problem_of(error)
         return {**row, "status": "unknown", "reasons": [problem.detail if problem else ""]}
@@ -67,7 +67,7 @@ async def _cluster_row(ask: Ask, service: Service) -> dict[str, object]:
 
 async def recovery(ask: Ask) -> dict[str, object]:
     """Return how auto-recovery stands."""
-    facts = await ask.service.facts()
+    facts = await ask.facts()
     queue = UnderreplicationQueue(client_store(await ask.service.client()))
     try:
         return {

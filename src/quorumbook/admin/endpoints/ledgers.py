@@ -35,18 +35,24 @@ _NAMES = {"id": Field("integer", "The ledger's id.", minimum=0, maximum=ID_MAX, 
 _PASSWORD = Field("string", "The ledger's password, as text; in the header "
                   "Quorumbook-Ledger-Password.", max_length=1000)  # fmt: skip
 _DAMAGED_MAX = 100
+#: So long a page searches before it shows what it has found, and how far it has come.
+_SEARCH_S = 0.7
 _ENTRY_BYTES_MAX = 4 * 1024 * 1024
 
 
 async def ledgers(ask: Ask) -> dict[str, object]:
     """Return a page of ledgers, and which could not be read on the way."""
     page = await ledger_page(
-        client_store(await ask.service.client()), _filter(ask.query), ask.query["limit"]
+        client_store(await ask.service.client()),
+        _filter(ask.query),
+        ask.query["limit"],
+        _SEARCH_S if ask.is_page else None,
     )
     return {
         "ledgers": [ledger_row(metadata) for metadata in page.ledgers],
         "next_after": page.next_after,
-        "damaged": page.damaged[:_DAMAGED_MAX],
+        **({"is_cut": page.is_cut} if ask.is_page else {}),
+        "damaged": [str(error) for error in page.damaged[:_DAMAGED_MAX]],
         "damaged_count": len(page.damaged),
     }
 

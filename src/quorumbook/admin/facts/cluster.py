@@ -6,31 +6,26 @@ entries have no replica left on one that is.  A server keeps the picture for a w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableSequence
 from dataclasses import dataclass, field
 
 from quorumbook.admin.facts.bookies import DOWN, READ_ONLY, WRITABLE, BookieFacts, ask_all
 from quorumbook.admin.facts.bookies import known_bookies as read_bookies
 from quorumbook.env.shown import shown
-from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import exposure
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import read_instance_id
 from quorumbook.metadata.election import current_leader
-from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.ledgers import LedgerManager, walk
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
 
-_READ_AT_ONCE = 100
-#: So many such portions are under way.
-_READ_AHEAD = 2
 #: So many names are kept of what is counted.
 _NAMES_KEPT = 100
 
@@ -39,6 +34,8 @@ _NAMES_KEPT = 100
 class LedgerFacts:
     """What the metadata of all ledgers say together."""
 
+    #: When it was begun to read them.
+    at_ms: int = 0
     ledgers: int = 0
     open_ledgers: int = 0
     #: Of closed ledgers, each byte once however many replicas it has.
@@ -87,6 +84,7 @@ class ClusterFacts:
             "writable_bookies": len(self.ids(WRITABLE)),
             "read_only_bookies": len(self.ids(READ_ONLY)),
             "down_bookies": len(self.ids(DOWN)),
+            "ledgers_at_ms": ledgers.at_ms,
             "ledgers": ledgers.ledgers,
             "open_ledgers": ledgers.open_ledgers,
             "length_bytes": ledgers.length_bytes,
@@ -100,7 +98,7 @@ class ClusterFacts:
 
 async def all_ledgers(
     store: MetadataStore,
-    damaged: list[str] | None = None,
+    damaged: MutableSequence[MetadataFormatError],
     *,
     after: LedgerId | None = None,
 ) -> AsyncGenerator[LedgerMetadata, None]:
@@ -108,7 +106,7 @@ async def all_ledgers(
 
     Args:
         store: The cluster's metadata.
-        damaged: Takes a sentence for each that cannot be understood.
+        damaged: Takes an error for each that cannot be understood.
         after: Only ledgers of greater ids.
 
     Raises:
@@ -116,52 +114,23 @@ async def all_ledgers(
     """
     manager = LedgerManager(store)
 
-    async def read(batch: list[LedgerId]) -> list[LedgerMetadata]:
-        found = []
-        for outcome in await manager.read_many(batch):
-            if isinstance(outcome, MetadataFormatError):
-                if damaged is not None:
-                    damaged.append(str(outcome))
-            elif outcome is not None:  # else it was deleted since it was listed
-                found.append(outcome)
-        return found
+    async def wanted() -> AsyncGenerator[LedgerId, None]:
+        async with contextlib.aclosing(manager.list()) as ids:
+            async for ledger_id in ids:
+                if after is None or ledger_id > after:
+                    yield ledger_id
 
-    # While one portion is looked at, the store reads the next.
-    ahead: list[asyncio.Task[list[LedgerMetadata]]] = []
-    try:
-        async with contextlib.aclosing(_batches(manager.list(), after)) as batches:
-            async for batch in batches:
-                ahead.append(asyncio.ensure_future(read(batch)))
-                if len(ahead) == _READ_AHEAD:
-                    for metadata in await ahead.pop(0):
-                        yield metadata
-        while ahead:
-            for metadata in await ahead.pop(0):
-                yield metadata
-    finally:
-        await cancel_and_wait(ahead)
-
-
-async def _batches(
-    listed: AsyncGenerator[LedgerId, None], after: LedgerId | None
-) -> AsyncGenerator[list[LedgerId], None]:
-    batch: list[LedgerId] = []
-    async with contextlib.aclosing(listed) as ids:
-        async for ledger_id in ids:
-            if after is None or ledger_id > after:
-                batch.append(ledger_id)
-            if len(batch) == _READ_AT_ONCE:
-                yield batch
-                batch = []
-    yield batch
+    async with contextlib.aclosing(walk(wanted(), manager.read_many, damaged)) as found:
+        async for metadata in found:
+            yield metadata
 
 
 async def survey(store: MetadataStore) -> LedgerFacts:
     """Read the metadata of all ledgers."""
     bookies = await read_bookies(store)
     there = {bookie.bookie_id for bookie in bookies.bookies if bookie.state != DOWN}
-    facts = LedgerFacts()
-    damaged: list[str] = []
+    facts = LedgerFacts(at_ms=store.env.clock.wall_ms())
+    damaged: list[MetadataFormatError] = []
     async for metadata in all_ledgers(store, damaged):
         facts.ledgers += 1
         facts.length_bytes += metadata.length
@@ -175,7 +144,7 @@ async def survey(store: MetadataStore) -> LedgerFacts:
             if len(facts.unreadable) < _NAMES_KEPT:
                 facts.unreadable.append(metadata.ledger_id)
     facts.damaged_count = len(damaged)
-    facts.damaged = damaged[:_NAMES_KEPT]
+    facts.damaged = [str(error) for error in damaged[:_NAMES_KEPT]]
     return facts
 
 

@@ -6,12 +6,13 @@ Passwords never leave the metadata: what is shown says whether there is one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quorumbook.admin.facts.bounds import Bounds
 from quorumbook.admin.facts.cluster import all_ledgers
 from quorumbook.admin.facts.words import at
+from quorumbook.errors import MetadataFormatError
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import exposure
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -65,30 +66,38 @@ class LedgerPage:
     ledgers: list[LedgerMetadata] = field(default_factory=list)
     #: Where the next page goes on; None: this is the last.
     next_after: LedgerId | None = None
-    #: A sentence for each that was passed and cannot be understood, so nobody knows if it fits.
-    damaged: list[str] = field(default_factory=list)
+    #: It ended early, for its time was over: ``next_after`` was looked at last.
+    is_cut: bool = False
+    #: An error for each that was passed and cannot be understood, so nobody knows if it fits.
+    damaged: list[MetadataFormatError] = field(default_factory=list)
 
 
-async def ledger_page(store: MetadataStore, wanted: LedgerFilter, limit: int) -> LedgerPage:
-    """Return the first of the ledgers that are wanted, ascending by id."""
+async def ledger_page(
+    store: MetadataStore, wanted: LedgerFilter, limit: int, within_s: float | None = None
+) -> LedgerPage:
+    """Return the first of the ledgers that are wanted, ascending by id.
+
+    Args:
+        store: The cluster's metadata.
+        wanted: Which ledgers.
+        limit: At most so many.
+        within_s: So long it looks for them; None: to the end.
+    """
     page = LedgerPage()
-    async with contextlib.aclosing(_wanted(store, wanted, page.damaged)) as found:
-        async for metadata in found:
-            if len(page.ledgers) == limit:
-                page.next_after = page.ledgers[-1].ledger_id
-                break
-            page.ledgers.append(metadata)
-    return page
-
-
-async def _wanted(
-    store: MetadataStore, wanted: LedgerFilter, damaged: list[str]
-) -> AsyncGenerator[LedgerMetadata, None]:
-    found = all_ledgers(store, damaged, after=wanted.after)
+    now_ns = store.env.clock.now_ns
+    due_ns = None if within_s is None else now_ns() + int(within_s * 1e9)
+    found = all_ledgers(store, page.damaged, after=wanted.after)
     async with contextlib.aclosing(found) as ledgers:
         async for metadata in ledgers:
             if wanted.takes(metadata):
-                yield metadata
+                if len(page.ledgers) == limit:
+                    page.next_after = page.ledgers[-1].ledger_id
+                    break
+                page.ledgers.append(metadata)
+            if due_ns is not None and now_ns() >= due_ns:
+                page.next_after, page.is_cut = metadata.ledger_id, True
+                break
+    return page
 
 
 def ledger_row(metadata: LedgerMetadata) -> dict[str, object]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.http.fields import Field
+from quorumbook.admin.http.problems import MEDIA_TYPE
 
 if TYPE_CHECKING:
+    from quorumbook.admin.facts.cluster import ClusterFacts
     from quorumbook.admin.http.service import Service
 
 
@@ -24,6 +26,13 @@ class Ask:
     body: Mapping[str, Any]
     #: What the client takes, as it says.
     accept: str = ""
+    #: It is for a page: a person waits for it, who is shown how old what is known of the ledgers
+    #: is, and how far a search has come.
+    is_page: bool = False
+
+    async def facts(self, *, fresh: bool = False) -> ClusterFacts:
+        """Return what is known of the cluster, read now if it is to be ``fresh``."""
+        return await self.service.facts(fresh=fresh, takes_old=self.is_page)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +54,37 @@ Handler = Callable[[Ask], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """What is answered for one verb and path."""
+class ApiOperation:
+    """One verb of a path, as the OpenAPI document shows it."""
 
     method: str
     path: str
     role: Role
     #: What it does, in a sentence.
     summary: str
-    handle: Handler
+    _: KW_ONLY
     query: Mapping[str, Field] = field(default_factory=dict)
     body: Mapping[str, Field] = field(default_factory=dict)
+    body_type: str = "application/json"
     #: Of what the path names.
     names: Mapping[str, Field] = field(default_factory=dict)
     status: int = 200
-    #: It takes any query and body, as Apache BookKeeper does.
-    is_lenient: bool = False
+    #: What is answered besides, and when.
+    also: Mapping[int, str] = field(default_factory=dict)
+    #: The schema of what is answered for an error, and its type of media.
+    error: tuple[str, str] = ("Problem", MEDIA_TYPE)
     #: The command that does the same.
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(ApiOperation):
+    """What is answered for one verb and path, and by whom."""
+
+    handle: Handler
+    _: KW_ONLY
+    #: It takes any query and body, as Apache BookKeeper does.
+    is_lenient: bool = False
 
     @property
     def is_change(self) -> bool:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from quorumbook.admin.http.endpoint import Endpoint
+from quorumbook.admin.http.endpoint import ApiOperation
 from quorumbook.admin.http.fields import Field
-from quorumbook.admin.http.problems import MEDIA_TYPE
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
-def openapi_document(endpoints: Sequence[Endpoint], version: str) -> dict[str, object]:
+def openapi_document(operations: Sequence[ApiOperation], version: str) -> dict[str, object]:
     """Return the document."""
     paths: dict[str, dict[str, object]] = {}
-    for endpoint in endpoints:
-        path = _PARAMETER.sub(r"{\1}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
+    for each in operations:
+        path = _PARAMETER.sub(r"{\1}", each.path)
+        paths.setdefault(path, {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -40,19 +39,36 @@ def openapi_document(endpoints: Sequence[Endpoint], version: str) -> dict[str, o
                         "detail": {"type": "string"},
                         "code": {"type": "string", "description": "Stable, for programs."},
                     },
-                }
+                },
+                "RemoteException": {
+                    "type": "object",
+                    "description": "An error as Hadoop's clients know it.",
+                    "required": ["RemoteException"],
+                    "properties": {
+                        "RemoteException": {
+                            "type": "object",
+                            "required": ["exception", "javaClassName", "message"],
+                            "properties": {
+                                "exception": {"type": "string"},
+                                "javaClassName": {"type": "string"},
+                                "message": {"type": "string"},
+                            },
+                        }
+                    },
+                },
             },
         },
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, object]:
-    words = re.findall(r"[A-Za-z0-9]+", endpoint.path)
+def _operation(shown: ApiOperation) -> dict[str, object]:
+    words = re.findall(r"[A-Za-z0-9]+", shown.path)
+    error, media_type = shown.error
     operation: dict[str, object] = {
-        "operationId": "_".join([endpoint.method.lower(), *words]),
-        "summary": endpoint.summary,
-        "x-role": endpoint.role.word,
-        **({"x-command": endpoint.command} if endpoint.command else {}),
+        "operationId": "_".join([shown.method.lower(), *words]),
+        "summary": shown.summary,
+        "x-role": shown.role.word,
+        **({"x-command": shown.command} if shown.command else {}),
         "parameters": [
             *(
                 {
@@ -62,7 +78,7 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
                     "schema": field.schema(),
                     **_example(field),
                 }
-                for name, field in endpoint.names.items()
+                for name, field in shown.names.items()
             ),
             *(
                 {
@@ -72,32 +88,31 @@ def _operation(endpoint: Endpoint) -> dict[str, object]:
                     "schema": field.schema(),
                     **_example(field),
                 }
-                for name, field in endpoint.query.items()
+                for name, field in shown.query.items()
                 if name != "password"
             ),
         ],
         "responses": {
-            str(endpoint.status): {"description": "Done."},
+            str(shown.status): {"description": "Done."},
+            **{str(status): {"description": text} for status, text in shown.also.items()},
             "default": {
                 "description": "A problem.",
-                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+                "content": {media_type: {"schema": {"$ref": f"#/components/schemas/{error}"}}},
             },
         },
     }
-    if endpoint.body:
+    if shown.body:
         schema = {
             "type": "object",
-            "properties": {name: field.schema() for name, field in endpoint.body.items()},
-            "required": [name for name, field in endpoint.body.items() if field.is_required],
+            "properties": {name: field.schema() for name, field in shown.body.items()},
+            "required": [name for name, field in shown.body.items() if field.is_required],
             "additionalProperties": False,
         }
         given = {
-            name: field.example
-            for name, field in endpoint.body.items()
-            if field.example is not None
+            name: field.example for name, field in shown.body.items() if field.example is not None
         }
         content = {"schema": schema, **({"example": given} if given else {})}
-        operation["requestBody"] = {"content": {"application/json": content}}
+        operation["requestBody"] = {"content": {shown.body_type: content}}
     return operation
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from quorumbook.admin.access.audit import AuditLog
 from quorumbook.admin.access.tokens import TokenFile
-from quorumbook.admin.facts.cluster import ClusterFacts, LedgerFacts, cluster_facts, survey
+from quorumbook.admin.facts.cluster import ClusterFacts
 from quorumbook.admin.facts.decoding import DecodingThread
 from quorumbook.admin.http.audit_stream import AuditStream
 from quorumbook.admin.http.jobs import Jobs
+from quorumbook.admin.http.known_facts import KnownFacts
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.admin.http.streams_held import HeldStreams
 from quorumbook.bookie.http.access import read_tokens
@@ -27,13 +28,11 @@ from quorumbook.client.context import client_context, client_store
 from quorumbook.env import logger, patience
 from quorumbook.env.shown import shown
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.store import MetadataStore
 from quorumbook.streams.format.names import check_stream_name
 
 _log = logger("admin.service")
 
-#: All ledgers are read again for the facts after so long.
-_SURVEY_S = 30.0
-_FACTS_S = 1.0
 #: Requests that go through all ledgers at a time; each costs as much as all others together.
 _WALKS_MAX = 2
 _WALK_WAIT_S = 30.0
@@ -97,12 +96,8 @@ class Service:
         self.neighbours: Sequence[Service] = (self,)
         self._client: BookKeeper | None = None
         self._lock = asyncio.Lock()
-        self._facts_lock = asyncio.Lock()
         self._walks = asyncio.Semaphore(_WALKS_MAX)
-        self._ledgers: LedgerFacts | None = None
-        self._ledgers_at = 0.0
-        self._facts: ClusterFacts | None = None
-        self._facts_at = 0.0
+        self._known = KnownFacts(self._store)
 
     @property
     def shown_uri(self) -> str:
@@ -131,23 +126,23 @@ class Service:
                 self._client = client
             return self._client
 
-    async def facts(self, *, fresh: bool = False) -> ClusterFacts:
+    async def facts(self, *, fresh: bool = False, takes_old: bool = False) -> ClusterFacts:
         """Return what is known of the cluster, at most a second old; of its ledgers, half a minute.
 
         Args:
             fresh: Read all ledgers now.
+            takes_old: Take what is known of the ledgers whatever its age, and read them meanwhile.
         """
-        client = await self.client()
-        async with self._facts_lock:
-            now = asyncio.get_running_loop().time()
-            if fresh or self._ledgers is None or now - self._ledgers_at > _SURVEY_S:
-                self._ledgers = await survey(client_store(client))
-                self._ledgers_at = asyncio.get_running_loop().time()
-                self._facts = None
-            if self._facts is None or now - self._facts_at > _FACTS_S:
-                self._facts = await cluster_facts(client_store(client), ledgers=self._ledgers)
-                self._facts_at = asyncio.get_running_loop().time()
-            return self._facts
+        if fresh:
+            self._known.forget()
+        return await self._known.get(takes_old=takes_old)
+
+    def read_ahead(self) -> None:
+        """Begin to read all ledgers for the first who asks for the facts."""
+        self._known.read_ahead()
+
+    async def _store(self) -> MetadataStore:
+        return client_store(await self.client())
 
     @contextlib.asynccontextmanager
     async def walk(self) -> AsyncIterator[None]:
@@ -170,7 +165,7 @@ class Service:
 
     def forget_facts(self) -> None:
         """Have the next answer be read anew: something was changed."""
-        self._facts = self._ledgers = None
+        self._known.forget()
 
     def bookie_headers(self) -> dict[str, str]:
         """Return what a change at a bookie carries.
@@ -192,6 +187,7 @@ class Service:
     async def close(self) -> None:
         """Let go of everything."""
         await self.jobs.close()
+        await self._known.close()
         if self._audit_stream is not None:
             await self._audit_stream.close()
         self.decoding.close()

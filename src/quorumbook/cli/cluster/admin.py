@@ -87,6 +87,9 @@ async def _serve(
     first, *others = _services(call, settings, contexts)
     server = AdminServer(settings.made(AdminOptions), first, others)
     await server.start()
+    if not is_child:  # else every bookie that starts would have its server read all ledgers
+        for each in (first, *others):
+            each.read_ahead()
     try:
         stop = await stop_wanted(with_parent=is_child)
         row: dict[str, object] = {"url": server.url, "metadata": first.shown_uri}
