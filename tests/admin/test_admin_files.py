@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -14,8 +15,9 @@ from doubles.clusters import STORES, local_cluster_here
 from quorumbook.admin.access.gate import Gate
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
+from quorumbook.admin.files.document import PREFIX
 from quorumbook.admin.files.tree import ENTRY_BYTES, INLINE_BYTES, Content, FileTree
-from quorumbook.admin.files.webhdfs import PREFIX, WebHdfs
+from quorumbook.admin.files.webhdfs import WebHdfs
 from quorumbook.admin.http.app import App
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
@@ -61,7 +63,7 @@ async def ledgers(client: BookKeeper) -> list[int]:
 
 
 async def names(tree: FileTree, path: str) -> list[str]:
-    return [each.name for each in await tree.listing(path)]
+    return [each.name for each in (await tree.listing(path))[0]]
 
 
 async def nameless(client: BookKeeper) -> list[str]:
@@ -351,6 +353,74 @@ async def test_files_are_written_read_and_listed_as_hadoop_does(http):
     assert (await http.get("/", params={"op": "LISTSTATUS"})).json() == {
         "FileStatuses": {"FileStatus": []}
     }
+
+
+async def test_a_large_directory_is_listed_in_parts(http, monkeypatch):
+    names = sorted(["a b?#", "%41", "é", "Z", *map(str, range(8))])
+    for name in names:
+        (await put(http, f"/d/{quote(name)}", b"x")).raise_for_status()
+    monkeypatch.setattr("quorumbook.admin.files.webhdfs._LISTED_MAX", 11)
+    monkeypatch.setattr("quorumbook.admin.files.webhdfs._BATCH", 5)
+    answer = await http.get("/d", params={"op": "LISTSTATUS"})
+    assert refusal(answer, 403) == "IOException"
+    told = answer.json()["RemoteException"]["message"]
+    assert told.startswith("/d: has 12 names, and a list 11: ask with op=LISTSTATUS_BATCH")
+    found: list[str] = []
+    counts = []
+    while True:
+        params = {"op": "LISTSTATUS_BATCH", "startAfter": found[-1] if found else ""}
+        listing = (await http.get("/d", params=params)).json()["DirectoryListing"]
+        rows = listing["partialListing"]["FileStatuses"]["FileStatus"]
+        found += [row["pathSuffix"] for row in rows]
+        counts.append((len(rows), listing["remainingEntries"]))
+        if not listing["remainingEntries"]:
+            break
+    assert (found, counts) == (names, [(5, 7), (5, 2), (2, 0)])
+    monkeypatch.setattr("quorumbook.admin.files.webhdfs._LISTED_MAX", 12)
+    listed = (await http.get("/d", params={"op": "LISTSTATUS"})).json()
+    assert [row["pathSuffix"] for row in listed["FileStatuses"]["FileStatus"]] == names
+
+
+async def test_changes_of_files_are_in_the_audit_log_and_push_out_no_other(monkeypatch, tmp_path):
+    monkeypatch.setattr("quorumbook.admin.access.audit._MANY_KEPT", 9)
+    path = str(tmp_path / "tokens.json")
+    token = TokenFile(path).add("spark", Role.OPERATOR, lifetime_s=None)[0]
+    async with LocalCluster(bookies=1) as cluster, webhdfs(cluster, path) as (http, app):
+        audit = app.service.audit
+        audit.add(None, "1.2.3.4", "DELETE /somebody", "not-authenticated")
+        await put(http, "/a", b"1")
+        http.headers["Authorization"] = f"Bearer {token}"
+        for number in range(20):
+            await put(http, f"/d/{number}", b"1")
+        gone = {"op": "DELETE"}
+        for answer in (
+            await put(http, "/a", b"1"),
+            await put(http, "/a", b"2"),
+            await http.put("/a", params={"op": "RENAME", "destination": "/b"}),
+            await http.put("/a", params={"op": "RENAME", "destination": "/b"}),
+            await http.get("/b", params={"op": "OPEN"}),
+            await http.put("/d/e", params={"op": "MKDIRS"}),
+            await http.put("/d/e", params={"op": "APPEND"}),
+            await http.delete("/b", params=gone),
+            await http.delete("/b", params=gone),
+            await http.delete("/d", params=gone),
+        ):
+            assert answer.status_code < 500
+        kept = [(each.who, each.what, each.outcome) for each in audit.recent(100)]
+    v1 = "/webhdfs/v1"
+    assert kept == [
+        ("spark", f"DELETE {v1}/d?op=DELETE", "PathIsNotEmptyDirectoryException"),
+        ("spark", f"DELETE {v1}/b?op=DELETE", "not-done"),
+        ("spark", f"DELETE {v1}/b?op=DELETE", "done"),
+        ("spark", f"PUT {v1}/d/e?op=APPEND", "unknown-parameter"),
+        ("spark", f"PUT {v1}/d/e?op=MKDIRS", "done"),
+        ("spark", f"PUT {v1}/a?op=RENAME&destination=%2Fb", "not-done"),
+        ("spark", f"PUT {v1}/a?op=RENAME&destination=%2Fb", "done"),
+        ("spark", f"PUT {v1}/a?op=CREATE&data=true", "FileAlreadyExistsException"),
+        ("spark", f"PUT {v1}/a?op=CREATE&data=true", "done"),
+        ("-", f"PUT {v1}/a?op=CREATE", "not-authenticated"),
+        ("-", "DELETE /somebody", "not-authenticated"),
+    ]
 
 
 async def test_what_webhdfs_has_besides_is_refused(http):

@@ -129,6 +129,8 @@ class Whole:
 
     cluster: LocalCluster
     http: httpx.AsyncClient
+    #: The token that it sends.
+    secret: str
     #: Who is down.
     lost: str
 
@@ -144,7 +146,7 @@ async def whole(tmp_path):
                 uri, connect=lambda: quorumbook.connect(uri), token_file=path, quorums=(2, 2, 2)
             )
         )
-        server = AdminServer(AdminOptions(port=0, token_file=path), service)
+        server = AdminServer(AdminOptions(port=0, token_file=path, files=True), service)
         await server.start()
         headers = {"Authorization": f"Bearer {secret}"}
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as http:
@@ -152,7 +154,7 @@ async def whole(tmp_path):
                 await _make(http)
                 lost = cluster.bookie_ids[0]
                 await cluster.stop(lost)
-                yield Whole(cluster, http, lost)
+                yield Whole(cluster, http, secret, lost)
             finally:
                 await server.stop()
 
@@ -176,6 +178,9 @@ async def test_every_example_of_the_document_is_answered_as_it_says(whole):
         for path, verbs in document["paths"].items()
         for verb, operation in verbs.items()
     ]
+    assert {path for _, path, _ in wanted if path.startswith("/webhdfs")} == {
+        "/webhdfs/v1/{path}", "/webhdfs/token",
+    }  # fmt: skip
     wanted.sort(key=lambda each: (each[1].endswith(_LAST), _VERBS.index(each[0])))
     for method, path, operation in wanted:
         answer = await _sent(whole, method, path, operation)
@@ -183,6 +188,11 @@ async def test_every_example_of_the_document_is_answered_as_it_says(whole):
             assert answer.json()["code"] == code
             continue
         assert str(answer.status_code) == next(iter(operation["responses"])), (path, answer.text)
+
+
+async def test_the_document_has_files_where_the_server_has(api):
+    document = (await api.http.get("/api/v2/openapi.json")).json()
+    assert not [path for path in document["paths"] if path.startswith("/webhdfs")]
 
 
 async def _sent(whole, method, path, operation):
@@ -196,7 +206,10 @@ async def _sent(whole, method, path, operation):
     if path.endswith("/decommission"):
         await _until_no_job_runs(whole.http)
     url = path.format_map(given["path"])
-    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    content = operation.get("requestBody", {}).get("content", {})
+    if "application/x-www-form-urlencoded" in content:
+        return await whole.http.post(url, data={"client_secret": whole.secret})
+    body = content.get("application/json", {})
     if path.endswith("/tail"):
         async with whole.http.stream(method, url, params=given["query"]) as answer:
             return answer

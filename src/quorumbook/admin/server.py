@@ -42,6 +42,7 @@ from quorumbook.admin.endpoints import (
     streams,
     upkeep,
 )
+from quorumbook.admin.files.document import OPERATIONS as FILE_OPERATIONS
 from quorumbook.admin.files.webhdfs import WebHdfs
 from quorumbook.admin.http.app import CERTIFICATE, App, problem_response
 from quorumbook.admin.http.endpoint import Ask, Endpoint
@@ -64,8 +65,12 @@ _HEAD_BYTES = 32 * 1024
 _BACKLOG = 1024
 
 
-def all_endpoints() -> list[Endpoint]:
-    """Return every endpoint, the document of them included."""
+def all_endpoints(*, has_files: bool = False) -> list[Endpoint]:
+    """Return every endpoint, the document of them included.
+
+    Args:
+        has_files: The server answers for files, too, which the document then says.
+    """
     declared = [
         *cluster.ENDPOINTS,
         *racks.ENDPOINTS,
@@ -80,7 +85,8 @@ def all_endpoints() -> list[Endpoint]:
     ]
 
     async def document(_ask: Ask) -> object:
-        return openapi_document(declared, version("quorumbook"))
+        files = FILE_OPERATIONS if has_files else ()
+        return openapi_document([*declared, *files], version("quorumbook"))
 
     about = Endpoint(
         "GET", "/api/v2/openapi.json", Role.VIEWER, "The document of these endpoints.", document
@@ -395,7 +401,7 @@ class AdminServer:
         self.url = f"{scheme}://{shown}:{port}"
 
     def _application(self, gate: Gate) -> Starlette:
-        endpoints = all_endpoints()
+        endpoints = all_endpoints(has_files=self._options.files)
         apps = [App(each, gate, endpoints) for each in (self._service, *self._others)]
         self._consoles = [Console(app) for app in apps]
         self._files = [WebHdfs(app) for app in apps] if self._options.files else []

@@ -1,7 +1,8 @@
 """One line for each change: when, who, from where, what, and how it ended.
 
 Lines go to the log ``quorumbook.admin.audit``; the last of them stay in memory for the console.
-Those of strangers, and of who may not, are kept apart: a thousand of them push out no change.
+Those of strangers, and of who may not, are kept apart, as are those of which there are very many,
+such as a checkpoint's files: a thousand of them push out no other change.
 What is logged is the path and named fields, never a body: bodies hold records.
 """
 
@@ -21,6 +22,7 @@ from quorumbook.env import logger
 _log = logger("admin.audit")
 _KEPT = 1000
 _REFUSALS_KEPT = 200
+_MANY_KEPT = 200
 #: Outcomes of those who are known, and may not.
 _MAY_NOT = frozenset({"role", "namespace"})
 _LENGTH_MAX = 500
@@ -54,17 +56,28 @@ class AuditLog:
         #: With the number of each, in which order they came.
         self._changes: deque[tuple[int, AuditedChange]] = deque(maxlen=_KEPT)
         self._refusals: deque[tuple[int, AuditedChange]] = deque(maxlen=_REFUSALS_KEPT)
+        self._many: deque[tuple[int, AuditedChange]] = deque(maxlen=_MANY_KEPT)
         self._numbers = itertools.count()
 
-    def add(self, who: Who | None, source: str, what: str, outcome: str) -> None:
-        """Write a line."""
+    def add(
+        self, who: Who | None, source: str, what: str, outcome: str, *, is_one_of_many: bool = False
+    ) -> None:
+        """Write a line.
+
+        Args:
+            who: Who asked; None: a stranger.
+            source: From which address.
+            what: Verb and path.
+            outcome: ``done``, or the code of the problem.
+            is_one_of_many: It is kept where it pushes out no other change.
+        """
         # A line is a line: what others sent may hold control characters.
         shown = "".join(c if c.isprintable() else "?" for c in what[:_LENGTH_MAX])
         change = AuditedChange(
             int(time.time() * 1000), who.name if who else "-", source, shown, outcome
         )
         is_refusal = who is None or outcome in _MAY_NOT
-        kept = self._refusals if is_refusal else self._changes
+        kept = self._refusals if is_refusal else self._many if is_one_of_many else self._changes
         kept.append((next(self._numbers), change))
         if who is not None and self.sink is not None:
             self.sink(change)
@@ -72,7 +85,6 @@ class AuditLog:
 
     def recent(self, limit: int) -> list[AuditedChange]:
         """Return the last changes and refusals, the latest first."""
-        both = heapq.merge(
-            reversed(self._changes), reversed(self._refusals), key=itemgetter(0), reverse=True
-        )
-        return [change for _, change in itertools.islice(both, limit)]
+        kept = map(reversed, (self._changes, self._refusals, self._many))
+        found = heapq.merge(*kept, key=itemgetter(0), reverse=True)
+        return [change for _, change in itertools.islice(found, limit)]

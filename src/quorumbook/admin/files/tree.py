@@ -28,6 +28,7 @@ import contextlib
 import errno
 import json
 import secrets
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -142,24 +143,34 @@ class FileTree:
         """
         return self._shown(path, "", await self._existing(path))
 
-    async def listing(self, path: str) -> list[FileInfo]:
-        """Return what is in a directory, by name; of a file that alone, without a name."""
+    async def listing(
+        self, path: str, *, after: str = "", limit: int | None = None
+    ) -> tuple[list[FileInfo], int]:
+        """Return what is in a directory, by name, and how many names more; of a file that alone.
+
+        Args:
+            path: The directory; a file has no name in its list.
+            after: Only later names.
+            limit: At most so many; None: all.
+        """
         node = await self._existing(path)
         if node is not None and node.data:
-            return [self._shown(path, "", node)]
+            return [self._shown(path, "", node)], 0
         place = self._place(path)
         try:
-            names = await self._store.children(place)
+            names = sorted(unquote(name) for name in await self._store.children(place))
         except NoSuchNodeError:
-            return []
+            return [], 0
+        first = bisect_right(names, after) if after else 0
+        end = len(names) if limit is None else min(first + limit, len(names))
         found = []
-        for first in range(0, len(names), _READS_AT_ONCE):
-            some = names[first : first + _READS_AT_ONCE]
-            nodes = await self._store.get_many([f"{place}/{name}" for name in some])
+        for start in range(first, end, _READS_AT_ONCE):
+            some = names[start : min(start + _READS_AT_ONCE, end)]
+            nodes = await self._store.get_many([f"{place}/{_quoted(name)}" for name in some])
             for name, each in zip(some, nodes, strict=True):
                 if each is not None:  # it was deleted meanwhile
-                    found.append(self._shown(path, unquote(name), each))
-        return found
+                    found.append(self._shown(path, name, each))
+        return found, len(names) - end
 
     async def read(
         self, info: FileInfo, first: int = 0, count: int | None = None
@@ -310,7 +321,7 @@ class FileTree:
         for name in names:
             if name in (".", "..") or len(name.encode(errors="replace")) > _NAME_BYTES_MAX:
                 raise OSError(errno.ENAMETOOLONG, f"not a name of a file: {name!r:.40}", path)
-        return "/".join([self._names, *(quote(name, safe="=+,") for name in names)])
+        return "/".join([self._names, *map(_quoted, names)])
 
     async def _existing(self, path: str) -> Node | None:
         """Return a node; None: the root, which is there before anything is in it."""
@@ -468,6 +479,10 @@ class FileTree:
 
 def _entries(data: bytearray) -> list[bytes]:
     return [bytes(data[at : at + ENTRY_BYTES]) for at in range(0, len(data), ENTRY_BYTES)]
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="=+,")
 
 
 def _missing(path: str) -> FileNotFoundError:

@@ -141,12 +141,14 @@ class App:
 
         return answer
 
-    def note(self, request: WebRequest, who: Who | None, outcome: str) -> None:
-        """Write a line about a change."""
+    def note(
+        self, request: WebRequest, who: Who | None, outcome: str, *, is_one_of_many: bool = False
+    ) -> None:
+        """Write a line about a change; see ``AuditLog.add``."""
         source = request.client.host if request.client else "-"
         query = f"?{request.url.query}" if request.url.query else ""
         what = f"{request.method} {request.url.path}{redacted_query(query)}"
-        self.service.audit.add(who, source, what, outcome)
+        self.service.audit.add(who, source, what, outcome, is_one_of_many=is_one_of_many)
 
     def judged(self, request: WebRequest, *, csrf: str | None = None) -> Who:
         """Return who asks, at whichever cluster.
