@@ -20,6 +20,8 @@ from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.console.actions import ACTIONS
 from quorumbook.admin.console.pages import PAGES
+from quorumbook.admin.console.samples import Samples
+from quorumbook.admin.facts.bookies import BookieFacts
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
@@ -249,6 +251,42 @@ def test_pages_show_old_counts_with_their_age_until_an_action_is_done(console, m
         assert answer.status_code == 303
         shown = http.get("/ui", headers=as_json).json()["cluster"]
         assert shown["ledgers_at_ms"] > before["ledgers_at_ms"]
+
+
+def test_the_streams_page_says_how_large_and_old_each_is_as_far_as_time_allows(
+    console, monkeypatch
+):
+    monkeypatch.setattr("quorumbook.admin.endpoints.streams._FACTS_S", 60.0)
+    with console.http() as http:
+        listed = http.get("/ui/streams", headers={"Accept": "application/json"}).json()
+        row = next(row for row in listed["rows"] if row["name"] == "orders/eu")
+        assert {key: row[key] for key in ("segments", "sealed")} == {"segments": 1, "sealed": False}
+        long = http.get("/api/v2/streams?long=true").json()
+        assert long["facts"] == listed["facts"]
+        assert "facts" not in http.get("/api/v2/streams").json()
+        assert "could not be read" not in http.get("/ui/streams").text
+        monkeypatch.setattr("quorumbook.admin.endpoints.streams._FACTS_S", 0.0)
+        page = http.get("/ui/streams").text
+        assert "3 streams could not be read in time" in page
+        assert ">orders/eu</a>" in page
+
+
+def test_the_chart_says_which_bookies_it_lacks():
+    async def silent() -> tuple[BookieFacts, ...]:
+        up = BookieFacts("a:1", "writable"), BookieFacts("b:1", "read-only")
+        return (*up, BookieFacts("c:1", "down"))
+
+    async def taken() -> dict[str, object]:
+        samples = Samples(silent)
+        try:
+            while not (found := samples.recent())["bookies_up"]:
+                await asyncio.sleep(0.01)
+        finally:
+            await samples.close()
+        return found
+
+    found = asyncio.run(taken())
+    assert (found["bookies_up"], found["bookies_read"]) == (2, 0)
 
 
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):

@@ -378,6 +378,12 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         assert "Start another bookie" in advice
         assert "--skip-open" in advice
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
+        # What it means for writers is said, too.
+        foreseen = say(cluster, "readonly", "on", bookie, "--dry-run", code=5)
+        for told in (foreseen, say(cluster, "readonly", "on", bookie, code=0)):
+            assert "2 bookies can be written to, and a new ledger has an ensemble of 3" in told
+            assert f"`quorumbook bookie readonly off {bookie}`" in told
+        assert say(cluster, "readonly", "off", bookie, code=0) == ""
         cluster.add()
 
         async def blocked(*_):

@@ -13,7 +13,7 @@ import click
 
 from quorumbook.cli import load
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.ledger.options import QUORUM_OPTIONS
 from quorumbook.cli.values import Written
 from quorumbook.options import Kind
@@ -28,7 +28,7 @@ _AT_ONCE = 64
 _RATE = click.IntRange(min=1)
 
 
-@click.group()
+@click.group(cls=Commands)
 def bench() -> None:
     """Measure a cluster."""
 

@@ -1,6 +1,7 @@
 """What every command is: its common options, and how it ends.
 
-A command is declared with ``cls=ClusterCommand``.  Errors end as one line and an exit code.
+A command is declared with ``cls=ClusterCommand``, a group of them with ``cls=Commands``.  Errors
+end as one line and an exit code.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from quorumbook.cli.output import FORMATS, TABLE
 #: The common options, which make the call and are no arguments of the command.
 _OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form",
         "log_format", "log_levels")  # fmt: skip
+#: Longer than any.
+_SENTENCE = 1000
 
 
 def _log_options() -> list[click.Parameter]:
@@ -140,6 +143,21 @@ class ClusterCommand(click.Command):
             # The interpreter flushes once more at its end and would complain then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return result.code
+
+
+class Commands(click.Group):
+    """A group whose help says of each command what it does, to the end of the sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the table of commands; click would cut it off at the width of the window."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, command.get_short_help_str(limit=_SENTENCE))
+            for name, command in found
+            if command is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 
 if TYPE_CHECKING:
     from quorumbook.config import Settings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorumbook.options import Value
 
 
-@click.group()
+@click.group(cls=Commands)
 def config() -> None:
     """Show every option and where its value comes from."""
 

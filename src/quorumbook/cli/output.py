@@ -2,7 +2,8 @@
 
 Everything a command finds out goes to standard output in one of these forms and nothing else
 does, so that output can be piped.  ``raw`` is for scripts: values separated by tabs, no heading.
-A time is how long ago in a table, and ISO 8601 in every other form.
+A time is how long ago in a table, and ISO 8601 in every other form.  Sizes and shares of a disk
+have units in a table, and are numbers elsewhere.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ class Moment:
     def shown(self) -> str:
         """Return how long ago it was."""
         return since(self.at_ms, int(time.time() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """A value that a table has in other words."""
+
+    value: object
+    text: str
 
 
 class Output:
@@ -156,8 +165,7 @@ class _Table:
         ]
         if not self._numeric:
             self._numeric = [
-                all(isinstance(row.get(column, 0), int | float) for row in rows)
-                for column in self._columns
+                all(_is_number(row.get(column, 0)) for row in rows) for column in self._columns
             ]
             cells.insert(0, [column.replace("_", " ") for column in self._columns])
         for line in cells:
@@ -167,12 +175,20 @@ class _Table:
             ).rstrip()
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value.value if isinstance(value, Worded) else value, int | float)
+
+
 def _shown(value: object) -> str:
     """Return a value for people."""
+    if isinstance(value, Worded):
+        return value.text
     return value.shown() if isinstance(value, Moment) else _plain(value)
 
 
 def _plain(value: object) -> str:
+    if isinstance(value, Worded):
+        value = value.value
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -189,6 +205,8 @@ def _plain(value: object) -> str:
 
 
 def _json(value: object) -> object:
+    if isinstance(value, Worded):
+        return value.value
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, Mapping):

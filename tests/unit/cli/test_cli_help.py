@@ -21,7 +21,7 @@ from quorumbook.cli.explained.advice import ADVICE
 from quorumbook.cli.explained.codes import code_of, explanations, kinds, name_of
 from quorumbook.cli.explained.outside import OUTSIDE
 from quorumbook.cli.explained.warnings import WARNINGS
-from quorumbook.cli.main import main
+from quorumbook.cli.main import main, root
 from quorumbook.errors import QuorumbookError
 from quorumbook.streams import errors as stream_errors
 
@@ -213,3 +213,23 @@ def test_the_last_word_of_a_child_keeps_its_code(capsys, monkeypatch):
     monkeypatch.setattr("quorumbook.cli.call.Call.run", fail)
     assert main(["ledger", "ls", "--metadata", "sqlite:///none.db"]) == 1
     assert capsys.readouterr().err.count("(quorumbook help ") == 1
+
+
+def test_help_says_of_each_command_what_it_does_to_the_end(capsys):
+    cut = []
+    groups = [()]
+    while groups:
+        words = groups.pop()
+        main([*words, "--help"])
+        shown = capsys.readouterr().out.partition("\nCommands:\n")[2]
+        cut += [line for line in shown.splitlines() if line.endswith("...")]
+        command = root
+        for word in words:
+            command = command.get_command(click.Context(command), word)
+        context = click.Context(command)
+        groups += [
+            (*words, name)
+            for name in command.list_commands(context)
+            if isinstance(command.get_command(context, name), click.Group)
+        ]
+    assert cut == []

@@ -13,7 +13,7 @@ import pytest
 from quorumbook import errors as e
 from quorumbook.cli import errors as cli_errors
 from quorumbook.cli.main import main
-from quorumbook.cli.output import Output
+from quorumbook.cli.output import Output, Worded
 
 ROWS = [
     {"ledger_id": 7, "state": "closed", "custom": {"a": b"1"}},
@@ -43,6 +43,20 @@ def test_a_table_is_aligned_with_numbers_to_the_right(capsys):
 def test_numbers_for_people_have_no_exponent(value, shown, capsys):
     Output("table").record({"rate": value})
     assert capsys.readouterr().out.split() == ["rate", shown]
+
+
+def test_a_value_in_other_words_is_a_number_elsewhere(capsys):
+    rows = [{"disk": "a", "free": Worded(35098779648, "35.1 GB")}, {"disk": "b", "free": None}]
+    shown = {}
+    for form in ("table", "jsonl", "json", "raw"):
+        Output(form).rows(rows, ["disk", "free"])
+        shown[form] = capsys.readouterr().out
+    assert shown["table"].splitlines() == ["disk  free", "a     35.1 GB", "b     -"]
+    assert json.loads(shown["jsonl"].splitlines()[0]) == {"disk": "a", "free": 35098779648}
+    assert json.loads(shown["json"])[0]["free"] == 35098779648
+    assert shown["raw"] == "a\t35098779648\nb\t-\n"
+    Output("table").rows(rows[:1], ["free"])
+    assert capsys.readouterr().out.splitlines() == ["   free", "35.1 GB"]
 
 
 def test_an_empty_table_says_on_standard_error_what_to_do(capsys):

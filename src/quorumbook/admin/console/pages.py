@@ -218,7 +218,10 @@ def hex_lines(data: bytes) -> str:
 
 
 async def _streams(ask: Ask) -> Data:
-    return {**await streams.streams(ask), "namespace": ask.query["namespace"]}
+    found: Data = await streams.streams(ask)
+    facts = {row["name"]: row for row in found.get("facts", ())}
+    rows = [facts.get(name, {"name": name}) for name in found["streams"]]
+    return {**found, "rows": rows, "namespace": ask.query["namespace"]}
 
 
 async def _stream(ask: Ask) -> Data:
@@ -335,7 +338,7 @@ PAGES: tuple[Page, ...] = (
          names={**_LEDGER_NAMES, "entry": ledgers.ENTRY},
          query={"view": Field("string", "", default="auto", choices=_VIEWS)}),
     Page("/ui/streams", "Streams", "streams.html", _streams,
-         "quorumbook stream ls --namespace {namespace}", "/api/v2/streams", "streams",
+         "quorumbook stream ls --long --namespace {namespace}", "/api/v2/streams", "streams",
          query={**_NAMESPACE, "prefix": Field("string", "", max_length=500),
                 "after": Field("string", "", max_length=500),
                 "limit": Field("integer", "", default=100, minimum=1, maximum=1000)},

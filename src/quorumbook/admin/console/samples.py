@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from quorumbook.admin.activity.counts import BookieCounts, rate, read_counts
-from quorumbook.admin.facts.bookies import BookieFacts
+from quorumbook.admin.facts.bookies import DOWN, BookieFacts
 from quorumbook.env.tasks import cancel_and_wait
 
 _EVERY_S = 2.0
@@ -31,12 +31,14 @@ class Samples:
 
     def __init__(self, bookies: Callable[[], Awaitable[tuple[BookieFacts, ...]]]) -> None:
         self._bookies = bookies
+        #: How many bookies are up, and how many of them told their counts.
+        self._up = self._told = 0
         self._ring: deque[tuple[int, float, float]] = deque(maxlen=_KEPT)
         self._looked_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
-    def recent(self) -> dict[str, list[float]]:
-        """Return what there is, and see to it that more comes."""
+    def recent(self) -> dict[str, object]:
+        """Return what there is, of how many of the bookies, and see to it that more comes."""
         self._looked_at = time.monotonic()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
@@ -45,6 +47,8 @@ class Samples:
             "at_s": [row[0] for row in rows],
             "adds_per_s": [row[1] for row in rows],
             "reads_per_s": [row[2] for row in rows],
+            "bookies_up": self._up,
+            "bookies_read": self._told,
         }
 
     async def _run(self) -> None:
@@ -52,10 +56,12 @@ class Samples:
         taken_at = 0.0
         while time.monotonic() - self._looked_at < _IDLE_S:
             with contextlib.suppress(Exception):
-                urls = [each.http for each in await self._bookies() if each.http]
+                up = [each for each in await self._bookies() if each.state != DOWN]
+                urls = [each.http for each in up if each.http]
                 counted = await asyncio.gather(*map(_counts, urls))
                 pairs = zip(urls, counted, strict=True)
                 found = {url: counts for url, counts in pairs if counts is not None}
+                self._up, self._told = len(up), len(found)
                 now = time.monotonic()
                 if before:
                     rates = [

@@ -7,6 +7,7 @@ from typing import Any
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.endpoints.records import NAME, NAMESPACE, PARTITION, start_of
 from quorumbook.admin.facts.places import WHERE
+from quorumbook.admin.facts.streams import stream_rows
 from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
@@ -22,11 +23,15 @@ from quorumbook.streams.metadata.policy import DEFAULTS
 from quorumbook.streams.partitions.stream import reset_group
 from quorumbook.streams.stream_context import stream_context
 
+#: So long a page reads what the metadata says of its streams.
+_FACTS_S = 0.4
+
 
 async def streams(ask: Ask) -> dict[str, object]:
     """Return the names of streams; none where there is no namespace yet."""
     limit, after = ask.query["limit"], ask.query["after"]
     names: list[str] = []
+    more: dict[str, object] = {}
     is_more = False
     try:
         namespace = await ask.service.streams.namespace(ask.query["namespace"])
@@ -37,9 +42,12 @@ async def streams(ask: Ask) -> dict[str, object]:
                 is_more = True
                 break
             names.append(name)
+        if ask.is_page or ask.query.get("long"):
+            within_s = _FACTS_S if ask.is_page else None
+            more["facts"] = await stream_rows(namespace, names, within_s)
     except NamespaceNotBoundError:
         names = []
-    return {"streams": names, "next_after": names[-1] if is_more else None}
+    return {"streams": names, **more, "next_after": names[-1] if is_more else None}
 
 
 async def _create(ask: Ask) -> object:
@@ -282,8 +290,10 @@ ENDPOINTS = (
             "after": Field("string", "Only later names: `next_after` of the page before.",
                            max_length=500),
             "limit": Field("integer", "At most this many.", default=100, minimum=1, maximum=1000),
+            "long": Field("boolean", "What the metadata says of each, too, as `facts`.",
+                          default=False),
         },
-        command="quorumbook stream ls",
+        command="quorumbook stream ls --long",
     ),
     Endpoint(
         "POST", "/api/v2/streams", Role.OPERATOR,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.admin.facts.bounds import Bounds
 from quorumbook.client.client import BookKeeper
+from quorumbook.env import patience
 from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import NoSuchLedgerInMetadataError
 from quorumbook.ids import LedgerId
@@ -75,6 +77,46 @@ async def stream_facts(namespace: Namespace, prefix: str = "") -> AsyncGenerator
     for found in await gather_bounded(look, batch):
         if found is not None:
             yield found
+
+
+async def stream_rows(
+    namespace: Namespace, names: Sequence[str], within_s: float | None = None
+) -> list[dict[str, object]]:
+    """Return what a list shows of streams: those that were read in time, from the first on.
+
+    Args:
+        namespace: Theirs.
+        names: Of the streams; one that is deleted meanwhile is left out.
+        within_s: So long it reads; None: until it has all.
+    """
+    rows: list[dict[str, object]] = []
+
+    async def look(name: str) -> StreamFacts | None:
+        try:
+            return await _facts(namespace, name)
+        except StreamNotFoundError:
+            return None
+
+    with contextlib.suppress(TimeoutError):
+        async with patience.timeout(within_s):
+            for first in range(0, len(names), _AT_ONCE):
+                found = await gather_bounded(look, names[first : first + _AT_ONCE])
+                rows += [_row(each) for each in found if each is not None]
+    return rows
+
+
+def _row(facts: StreamFacts) -> dict[str, object]:
+    info = facts.info
+    return {
+        "name": info.name,
+        "segments": len(info.segments),
+        "records": info.record_count,
+        "bytes": facts.size_bytes,
+        "completed_at_ms": facts.completed_ms,
+        "sealed": info.is_sealed,
+        "writer": info.writer or None,
+        "damaged": list(facts.damaged),
+    }
 
 
 async def _facts(namespace: Namespace, name: str) -> StreamFacts:

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
+from quorumbook.admin.facts.words import sized
 from quorumbook.cli.bookie.adoption import adopt, give_back
 from quorumbook.cli.bookie.beside import admin_beside
 from quorumbook.cli.bookie.garbage import background_io, explain_gc, gc, gc_hold, scrub
@@ -19,8 +21,8 @@ from quorumbook.cli.bookie.recovery_process import auto_recovery
 from quorumbook.cli.bookie.slow import slow
 from quorumbook.cli.bookie.state import can_stop, readonly
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
-from quorumbook.cli.output import FORMATS
+from quorumbook.cli.command import ClusterCommand, Commands
+from quorumbook.cli.output import FORMATS, Worded
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted
 from quorumbook.cli.serving.telemetry import send_metrics
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from quorumbook.config import Settings
 
 
-@click.group()
+@click.group(cls=Commands)
 def bookie() -> None:
     """Run bookies and list them."""
 
@@ -200,11 +202,20 @@ def _directories_of(bookie: BookieFacts) -> list[dict[str, object]]:
     """Return a bookie's directories; one that does not answer is a row with the reason."""
     own: dict[str, object] = {"bookie_id": bookie.bookie_id}
     if bookie.directories:
-        return [own | dict(row) for row in bookie.directories]
+        return [own | dict(row) | _worded(row) for row in bookie.directories]
     if bookie.state == "down":
         return [own | {"error": "it is down"}]
     no_http = "it serves no HTTP; http.enabled turns that on"
     return [own | {"error": bookie.error or no_http}]
+
+
+def _worded(row: Mapping[str, object]) -> dict[str, object]:
+    """Return how full a directory is, with units for people."""
+    used, free = row.get("used"), row.get("free_bytes")
+    return {
+        **({"used": Worded(used, f"{used:.0%}")} if isinstance(used, float) else {}),
+        **({"free_bytes": Worded(free, sized(free))} if isinstance(free, int) else {}),
+    }
 
 
 async def _list(call: Call, *, disks: bool, only_registered: bool) -> list[BookieFacts]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.errors import FOUND
 from quorumbook.cli.output import FORMATS, TABLE, Row
 
@@ -24,7 +24,7 @@ _repair = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def disk() -> None:
     """Look through a stopped bookie's files, and mend them."""
 

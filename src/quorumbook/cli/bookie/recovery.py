@@ -11,7 +11,7 @@ import click
 
 from quorumbook.cli.bookie.recovery_process import run
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.output import Moment
 from quorumbook.cli.values import Written
 from quorumbook.errors import MetadataFormatError, NoAuditorError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CHECKS = {"ledgers": "ALL_LEDGERS", "replicas": "REPLICAS", "placement": "PLACEMENT"}
 
 
-@click.group()
+@click.group(cls=Commands)
 def recovery() -> None:
     """Repair ledgers, list those that lack replicas, and switch their repair on and off."""
 

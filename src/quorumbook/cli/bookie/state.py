@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, look
+from quorumbook.admin.facts.words import counted
 from quorumbook.cli.bookie.http_client import address_of, change
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
@@ -41,6 +42,8 @@ def readonly(call: Call, action: str, bookie: BookieId, reason: str, dry_run: bo
         state = set_read_only(call, address, is_read_only=action == "on", reason=reason)
     since = Moment.known(state.pop("since_ms", None))
     call.output.record({"bookie_id": bookie, **state, "since": since})
+    if action == "on" and address != bookie:  # else the cluster is not named
+        call.run(_say_what_new_ledgers_lack(call, bookie))
     return 0
 
 
@@ -63,6 +66,35 @@ def set_read_only(call: Call, address: str, *, is_read_only: bool, reason: str) 
     body = json.dumps({"readOnly": is_read_only}).encode()
     path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
     return change(call, address, path, body=body)
+
+
+async def _say_what_new_ledgers_lack(call: Call, bookie: BookieId) -> None:
+    async with call.connect() as client:
+        writable, _ = await client.bookies()
+    _warn_if_too_few(call, bookie, len(writable - {bookie}), 0)
+
+
+def _warn_if_too_few(call: Call, bookie: BookieId, left: int, largest: int) -> bool:
+    """Tell whether new ledgers lack bookies, and say what to do.
+
+    Args:
+        call: The command.
+        bookie: Takes no plain adds.
+        left: So many others do.
+        largest: The largest ensemble of a ledger that is being written.
+    """
+    usual = call.settings.integer("client.ensemble_size")
+    if left >= max(usual, largest):
+        return False
+    whose = "ledgers that are being written have" if largest > usual else "a new ledger has"
+    call.warn(
+        "not-enough-bookies",
+        f"without {bookie} {counted(left, 'bookie')} can be written to, and {whose} an ensemble of "
+        f"{max(usual, largest)} unless it is made with a smaller one (client.ensemble_size, "
+        "--ensemble-size): start another bookie, or take this one back by "
+        f"`quorumbook bookie readonly off {bookie}`",
+    )
+    return True
 
 
 async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
@@ -89,12 +121,7 @@ async def _foresee(call: Call, action: str, bookie: BookieId) -> int:
             "largest_ensemble": largest,
         }
     )
-    if action == "on" and len(left) < largest:
-        call.warn(
-            "not-enough-bookies",
-            f"{len(left)} writable bookies would be left, and ledgers that are being written "
-            f"have ensembles of {largest}: no new one like them could be made",
-        )
+    if action == "on" and _warn_if_too_few(call, bookie, len(left), largest):
         return REFUSED
     return 0
 

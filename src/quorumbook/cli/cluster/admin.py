@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.known.context_file import context_names
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.serving.stopping import stop_wanted
@@ -27,7 +27,7 @@ _port_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def admin() -> None:
     """Serve the HTTP API."""
 

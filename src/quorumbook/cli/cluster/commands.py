@@ -7,10 +7,10 @@ import click
 from quorumbook.cli.call import Call
 from quorumbook.cli.cluster.racks import racks
 from quorumbook.cli.cluster.status import status
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 
 
-@click.group()
+@click.group(cls=Commands)
 def cluster() -> None:
     """Make a new cluster, say how it is, and where its bookies stand."""
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.known.context_file import NamedContext, read_contexts, write_contexts
 
 
-@click.group()
+@click.group(cls=Commands)
 def context() -> None:
     """Name clusters, and choose the one that commands are about."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.errors import ConfigError
 
 
@@ -26,7 +26,7 @@ def deploy_files() -> Path:
     raise ConfigError("the package was installed without its deployment files; install it again")
 
 
-@click.group()
+@click.group(cls=Commands)
 def deploy() -> None:
     """Write the files that run a cluster for good."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ONLINE = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def metadata() -> None:
     """Move a cluster's metadata to another store, or into a file."""
 

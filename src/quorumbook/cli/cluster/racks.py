@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 
 if TYPE_CHECKING:
     from quorumbook.metadata.store import MetadataStore
 
 
-@click.group()
+@click.group(cls=Commands)
 def racks() -> None:
     """Say in which rack, region or zone bookies stand."""
 

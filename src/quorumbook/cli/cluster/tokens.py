@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.output import Moment
 from quorumbook.errors import ConfigError
 
@@ -21,7 +21,7 @@ _file_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def token() -> None:
     """Make, list and revoke tokens for the HTTP API and the console."""
 

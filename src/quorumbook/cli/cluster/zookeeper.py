@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.serving.logs import begin_log
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ALIVE_INTERVAL_S = 0.2
 
 
-@click.group()
+@click.group(cls=Commands)
 def zookeeper() -> None:
     """Run a ZooKeeper for a cluster's metadata."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.errors import FAILED
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ledger.files import get, put
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PIECE_LINES = 1000
 
 
-@click.group()
+@click.group(cls=Commands)
 def ledger() -> None:
     """Create, write, read, list and delete ledgers.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from quorumbook.cli.command import Commands
 from quorumbook.cli.spark.checks import audit, fsck_meta, gc_orphans, usage
 from quorumbook.cli.spark.compaction import compact_keys, compact_segments
 from quorumbook.cli.spark.data import export, ingest
@@ -22,7 +23,7 @@ from quorumbook.cli.spark.tier import offload, restore, tier_verify
 from quorumbook.cli.spark.xcluster import xcluster
 
 
-@click.group()
+@click.group(cls=Commands)
 def spark() -> None:
     """Jobs over a whole cluster, on Apache Spark: exit code 0 clean, 1 error, 2 findings."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.output import Moment
 from quorumbook.cli.spark.run import (
     JobCommand,
@@ -36,7 +36,7 @@ _LINES_EVERY_S = 10.0
 _FAILED = 1
 
 
-@click.group()
+@click.group(cls=Commands)
 def pipeline() -> None:
     """Streams, steps between them and where they end, declared in a file."""
 

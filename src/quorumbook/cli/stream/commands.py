@@ -13,7 +13,7 @@ import click
 
 from quorumbook.admin.facts.words import counted
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.errors import FAILED, FOUND
 from quorumbook.cli.lines import refuse_unreadable
 from quorumbook.cli.output import RAW
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from quorumbook.streams.reading.seek import Time
 
 
-@click.group()
+@click.group(cls=Commands)
 def stream() -> None:
     """Create, write, read and truncate streams.
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import click
 
+from quorumbook.admin.facts.words import with_unit
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
-from quorumbook.cli.output import RAW
+from quorumbook.cli.output import RAW, Worded
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened
 from quorumbook.cli.values import duration
 
@@ -68,7 +69,11 @@ def policy(
             shared = own if stream is None else await namespace.policy()
             whole = own.over(shared).over(DEFAULTS).given()
             return [
-                {"policy": key, "value": value, "from": _origin(key, own, shared, name)}
+                {
+                    "policy": key,
+                    "value": Worded(value, with_unit(value, key)),
+                    "from": _origin(key, own, shared, name),
+                }
                 for key, value in whole.items()
             ]
 

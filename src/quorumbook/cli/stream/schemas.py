@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorumbook.cli.call import Call
-from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.command import ClusterCommand, Commands
 from quorumbook.cli.output import TABLE
 from quorumbook.cli.stream.options import name_argument, namespace_option, opened, whole_or_part
 
@@ -26,7 +26,7 @@ message_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def schema() -> None:
     r"""Show and set the schema of a stream's records: JSON Schema, Avro or Protobuf.
 

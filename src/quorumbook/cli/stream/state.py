@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumbook.admin.facts.words import with_unit
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
-from quorumbook.cli.output import RAW, TABLE
+from quorumbook.cli.output import RAW, TABLE, Worded
 from quorumbook.cli.stream.options import (
     name_argument,
     namespace_option,
@@ -59,7 +60,7 @@ def show(call: Call, name: str, partition: int | None, path: str) -> None:
 
     found = call.run(run())
     if not isinstance(found, list):
-        call.output.record({**_shown(found), "policy": found.policy.given()})
+        call.output.record({**_shown(found), "policy": _worded(found.policy.given())})
         return
     rows = [_shown(info) for info in found]
     totals: dict[str, object] = {
@@ -68,17 +69,31 @@ def show(call: Call, name: str, partition: int | None, path: str) -> None:
         "segments": sum(len(info.segments) for info in found),
         "records_completed": sum(info.record_count for info in found),
         "sealed": all(info.is_sealed for info in found),
-        "policy": {
-            key: value
-            for key, value in found[0].policy.given().items()
-            if all(getattr(info.policy, key) == value for info in found)
-        },
+        "policy": _worded(
+            {
+                key: value
+                for key, value in found[0].policy.given().items()
+                if all(getattr(info.policy, key) == value for info in found)
+            }
+        ),
     }
     if call.output.form in (TABLE, RAW):
         call.output.record(totals)
         call.output.rows(rows, _PART_COLUMNS)
     else:
         call.output.record({**totals, "partitions": rows})
+
+
+def _worded(policy: dict[str, object]) -> Worded:
+    """Return a policy, of which people see what differs from the default."""
+    from quorumbook.streams.metadata.policy import DEFAULTS
+
+    usual = DEFAULTS.given()
+    changed = {
+        key: value for key, value in policy.items() if value not in (usual.get(key, ""), None)
+    }
+    text = " ".join(f"{key}={with_unit(value, key)}" for key, value in changed.items())
+    return Worded(policy, f"{text or 'as usual'} (all: quorumbook stream policy NAME)")
 
 
 def _shown(info: StreamInfo) -> dict[str, object]:

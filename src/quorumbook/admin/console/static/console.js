@@ -103,7 +103,15 @@
     const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600];
     const series = (label, name) => ({ label, stroke: color(name), width: 2 });
     let plot = null;
+    const unread = document.getElementById("unread");
+    const tell = (samples) => {
+      const missing = samples.bookies_up - samples.bookies_read;
+      unread.textContent = !missing ? ""
+        : `${missing} of ${samples.bookies_up} bookies do not tell their counts over HTTP, so the chart lacks them: set http.enabled = true`;
+      unread.hidden = !missing;
+    };
     const draw = (samples) => {
+      tell(samples);
       const data = [samples.at_s, samples.adds_per_s, samples.reads_per_s];
       if (plot) { plot.setData(data); return; }
       plot = new uPlot({
