@@ -22,6 +22,12 @@ from quorumbook.cli.output import FORMATS, TABLE
 #: The common options, which make the call and are no arguments of the command.
 _OWN = ("metadata", "context", "config_file", "peer_file", "overrides", "is_verbose", "output_form",
         "log_format", "log_levels")  # fmt: skip
+#: What other tools call commands.
+_ELSEWHERE = {
+    "add": "create", "new": "create", "rm": "delete", "remove": "delete", "list": "ls",
+    "info": "show", "describe": "show", "cat": "read", "produce": "write", "append": "write",
+    "subscribe": "consume", "follow": "tail", "status": "ls",
+}  # fmt: skip
 #: Longer than any.
 _SENTENCE = 1000
 
@@ -147,6 +153,15 @@ class ClusterCommand(click.Command):
 
 class Commands(click.Group):
     """A group whose help says of each command what it does, to the end of the sentence."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; one that others have under another name gets ours."""
+        ours = _ELSEWHERE.get(args[0]) if args and args[0] not in self.commands else None
+        if ours in self.commands:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the table of commands; click would cut it off at the width of the window."""

@@ -175,7 +175,16 @@ def test_a_part_of_the_package_that_is_missing_is_wrong_use(module, extra, words
 
 @pytest.mark.parametrize(
     ("words", "meant"),
-    [(["ledgr"], "ledger"), (["ledger", "lss"], "ls"), (["ui"], "console"), (["health"], "status")],
+    [
+        (["ledgr"], "ledger"),
+        (["ledger", "lss"], "ls"),
+        (["ui"], "console"),
+        (["health"], "status"),
+        (["stream", "rm"], "delete"),
+        (["ledger", "info"], "show"),
+        (["bookie", "status"], "ls"),
+        (["stream", "produce"], "write"),
+    ],
 )
 def test_a_misspelt_command_gets_the_name_of_the_nearest(words, meant, capsys):
     assert main(words) == 2
