@@ -360,6 +360,14 @@ def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch,
         assert bookie not in cookies(cluster)
 
 
+def _read_only_says_what_new_ledgers_lack(cluster, say, bookie):
+    foreseen = say(cluster, "readonly", "on", bookie, "--dry-run", code=5)
+    for told in (foreseen, say(cluster, "readonly", "on", bookie, code=0)):
+        assert "2 bookies can be written to, and a new ledger has an ensemble of 3" in told
+        assert f"`quorumbook bookie readonly off {bookie}`" in told
+    assert say(cluster, "readonly", "off", bookie, code=0) == ""
+
+
 @pytest.mark.faults
 def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, run, say):
     monkeypatch.chdir(tmp_path)
@@ -378,12 +386,7 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         assert "Start another bookie" in advice
         assert "--skip-open" in advice
         assert not run(cluster, "readonly", "status", bookie)["read_only"]
-        # What it means for writers is said, too.
-        foreseen = say(cluster, "readonly", "on", bookie, "--dry-run", code=5)
-        for told in (foreseen, say(cluster, "readonly", "on", bookie, code=0)):
-            assert "2 bookies can be written to, and a new ledger has an ensemble of 3" in told
-            assert f"`quorumbook bookie readonly off {bookie}`" in told
-        assert say(cluster, "readonly", "off", bookie, code=0) == ""
+        _read_only_says_what_new_ledgers_lack(cluster, say, bookie)
         cluster.add()
 
         async def blocked(*_):

@@ -29,7 +29,7 @@ def test_one_verdict_says_what_is_wrong_from_well_to_critical(running, tmp_path)
     running.stop(lost)
     done = quorumbook("status", code=1)
     assert done.text.startswith("WARNING")
-    assert f"1 bookie down: {lost} (1 ledger replica set there)" in done.text
+    assert f"1 bookie down: {lost} (replicas of 1 ledger are there)" in done.text
     assert f"`quorumbook bookie recover {lost}`" in done.text
 
     running.stop(other)

@@ -10,10 +10,10 @@ from quorumbook.admin.facts.words import (
     counted,
     lasting,
     listed,
+    of_policy,
     since,
     sized,
     taken,
-    with_unit,
 )
 
 
@@ -68,7 +68,8 @@ def test_counts_lists_and_times():
         ("retain_time_s", 604800.0, "7 d"),
         ("roll_interval_s", 5400, "90 min"),
         ("roll_interval_s", 0.25, "0.25 s"),
-        ("retain_time_s", 0.0, "0"),
+        ("retain_time_s", 0.0, "no limit"),
+        ("ack_delay_s", 0.0, "0"),
         ("max_records_per_s", 100.0, "100"),
         ("ensemble_size", 3, "3"),
         ("retain_unconsumed", False, "no"),
@@ -76,8 +77,8 @@ def test_counts_lists_and_times():
         ("compression", "lz4", "lz4"),
     ],
 )
-def test_an_option_is_shown_exactly_in_the_unit_of_its_name(name, value, text):
-    assert with_unit(value, name) == text
+def test_a_policy_is_shown_exactly_in_the_unit_of_its_name(name, value, text):
+    assert of_policy(value, name) == text
 
 
 @pytest.mark.parametrize(

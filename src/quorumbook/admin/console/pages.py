@@ -31,6 +31,8 @@ from quorumbook.streams.errors import StreamError
 
 Data = dict[str, Any]
 _HEX_BYTES = 4096
+#: Of a slow operation's stages so many are named; the picture has all.
+_STAGES_SHOWN = 3
 #: So many times as long as it came JSON may become when it is indented.
 _INDENTED_TIMES = 16
 
@@ -275,7 +277,7 @@ async def _recovery(ask: Ask) -> Data:
 async def _slow(ask: Ask) -> Data:
     found: Data = await bookies.slow(ask)
     for row in found["operations"]:
-        row["where"] = where_it_went(row["stages_ms"], len(STAGES))
+        row["where"] = where_it_went(row["stages_ms"], _STAGES_SHOWN)
         row["boxes"] = stage_boxes(row["stages_ms"], row["took_ms"], STAGES)
     return found
 

@@ -25,7 +25,7 @@ from quorumbook.admin.access.roles import Role, Who
 from quorumbook.admin.console.actions import BY_KEY, Action, body_of, endpoint_of
 from quorumbook.admin.console.pages import NAVIGATION, PAGES, Page
 from quorumbook.admin.console.samples import Samples
-from quorumbook.admin.facts.words import ago, at, counted, lasting, since, sized, with_unit
+from quorumbook.admin.facts.words import ago, at, counted, lasting, of_policy, since, sized
 from quorumbook.admin.http.app import App, Json, gate_request
 from quorumbook.admin.http.endpoint import Ask
 from quorumbook.admin.http.fields import read_all
@@ -79,7 +79,7 @@ class Console:
             "at": at,
             "lasting": lasting,
             "segment": _quoted,
-            "with_unit": with_unit,
+            "of_policy": of_policy,
         }
         self._base = self._service.options.base
         self._templates.globals |= {

@@ -106,7 +106,7 @@ def _bookies(facts: ClusterFacts) -> list[VerdictReason]:
         named = sum(bookie.ledgers or 0 for bookie in facts.bookies if bookie.state == DOWN)
         text = f"{counted(len(down), 'bookie')} down: {listed(down)}"
         if named:
-            text += f" ({counted(named, 'ledger replica set')} there)"
+            text += f" (replicas of {counted(named, 'ledger')} are there)"
         reasons.append(
             VerdictReason(
                 Level.WARNING,

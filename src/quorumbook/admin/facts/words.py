@@ -7,7 +7,7 @@ ago(at(at_ms), now_ms)        the same, of a time as text
 lasting(7300)                 2 h
 at(at_ms)                     2026-11-22T14:00:05Z
 taken(2046.2)                 2,046 ms
-with_unit(604800, "keep_s")   7 d
+of_policy(604800, "retain_time_s")   7 d
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+#: What policies that bound something begin with.
+_BOUNDS = ("roll_", "retain_", "max_")
 _BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -75,13 +77,16 @@ def listed(names: Sequence[object], limit: int = 3) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit:,} more"
 
 
-def with_unit(value: object, name: str) -> str:
-    """Return an option's value, exactly, in the largest unit that divides it.
+def of_policy(value: object, name: str) -> str:
+    """Return a stream policy's value, exactly, in the largest unit that divides it.
 
     Args:
-        value: Bytes or seconds where the name says so; yes or no; anything else as it is.
-        name: The option's name, whose end is its unit.
+        value: Bytes or seconds where the name says so; yes or no; anything else as it is. 0 of what
+            bounds something is no limit.
+        name: The policy's name, whose end is its unit.
     """
+    if value == 0 and not isinstance(value, bool) and name.startswith(_BOUNDS):
+        return "no limit"
     stem = name.removesuffix("_per_s")
     if isinstance(value, bool):
         return "yes" if value else "no"

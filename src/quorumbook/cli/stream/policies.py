@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from quorumbook.admin.facts.words import with_unit
+from quorumbook.admin.facts.words import of_policy
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import RAW, Worded
@@ -71,7 +71,7 @@ def policy(
             return [
                 {
                     "policy": key,
-                    "value": Worded(value, with_unit(value, key)),
+                    "value": Worded(value, of_policy(value, key)),
                     "from": _origin(key, own, shared, name),
                 }
                 for key, value in whole.items()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumbook.admin.facts.words import with_unit
+from quorumbook.admin.facts.words import of_policy
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.output import RAW, TABLE, Worded
@@ -92,7 +92,7 @@ def _worded(policy: dict[str, object]) -> Worded:
     changed = {
         key: value for key, value in policy.items() if value not in (usual.get(key, ""), None)
     }
-    text = " ".join(f"{key}={with_unit(value, key)}" for key, value in changed.items())
+    text = " ".join(f"{key}={of_policy(value, key)}" for key, value in changed.items())
     return Worded(policy, f"{text or 'as usual'} (all: quorumbook stream policy NAME)")
 
 

@@ -73,6 +73,7 @@
       while (list.rows.length > kept) list.deleteRow(-1);
     };
     const follow = () => {
+      told.textContent = "connecting";
       source = new EventSource(place.dataset.url);
       source.onopen = () => { told.textContent = "following"; };
       source.onerror = () => { told.textContent = "the connection broke; it is tried again"; };
@@ -106,9 +107,11 @@
     const unread = document.getElementById("unread");
     const tell = (samples) => {
       const missing = samples.bookies_up - samples.bookies_read;
-      unread.textContent = !missing ? ""
-        : `${missing} of ${samples.bookies_up} bookies do not tell their counts over HTTP, so the chart lacks them: set http.enabled = true`;
-      unread.hidden = !missing;
+      const parts = [];
+      if (!samples.at_s.length) parts.push("The first numbers come in a few seconds.");
+      if (missing) parts.push(`${missing} of ${samples.bookies_up} bookies do not tell their counts over HTTP, so the chart lacks them: set http.enabled = true.`);
+      unread.textContent = parts.join(" ");
+      unread.hidden = !parts.length;
     };
     const draw = (samples) => {
       tell(samples);
