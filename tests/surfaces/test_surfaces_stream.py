@@ -168,6 +168,13 @@ def test_commands_show_what_is_whole_and_name_what_is_damaged(quorumbook):
         "b"
     ]
     assert segment in quorumbook("stream", "read", "marred", code=1).err
+    # Of a stream of which nothing can be said, a list of streams says that.
+    quorumbook("stream", "create", "marred-not")
+    highest = damaged(address, "marred", lambda paths: paths.max_txid)
+    shown = quorumbook("stream", "ls", "marred", "--long", "-o", "json")
+    assert [row["name"] for row in json.loads(shown.text)] == ["marred-not"]
+    assert "stream marred is left out" in shown.err
+    assert highest in shown.err
 
 
 def test_a_damaged_group_or_cursor_of_it_is_named_and_the_others_are_shown(quorumbook):

@@ -22,7 +22,8 @@ from quorumbook.env import logger
 _log = logger("admin.audit")
 _KEPT = 1000
 _REFUSALS_KEPT = 200
-_MANY_KEPT = 200
+#: Few, so that a page of the last changes has others, too.
+_MANY_KEPT = 50
 #: Outcomes of those who are known, and may not.
 _MAY_NOT = frozenset({"role", "namespace"})
 _LENGTH_MAX = 500

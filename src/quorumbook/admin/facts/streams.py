@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from quorumbook.admin.facts.bounds import Bounds
 from quorumbook.client.client import BookKeeper
 from quorumbook.env import patience
 from quorumbook.env.tasks import gather_bounded
-from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.errors import (
+    ConfigError,
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
 from quorumbook.ids import LedgerId
 from quorumbook.streams import Namespace, StreamInfo, StreamPolicy
 from quorumbook.streams.errors import StreamError, StreamNotFoundError
@@ -53,30 +59,36 @@ class StreamFilter(Bounds):
         )
 
 
-async def stream_facts(namespace: Namespace, prefix: str = "") -> AsyncGenerator[StreamFacts, None]:
+async def stream_facts(
+    namespace: Namespace, prefix: str, left_out: MutableSequence[str]
+) -> AsyncGenerator[StreamFacts, None]:
     """Yield what the metadata says of a namespace's streams, sorted by name.
+
+    Args:
+        namespace: Theirs.
+        prefix: Only names that begin so.
+        left_out: Takes a sentence for each stream of which nothing can be said.
 
     Raises:
         NamespaceNotBoundError: There are no streams at this path.
     """
     batch: list[str] = []
 
-    async def look(name: str) -> StreamFacts | None:
-        try:
-            return await _facts(namespace, name)
-        except StreamNotFoundError:
-            return None  # deleted since it was listed
+    async def found() -> list[StreamFacts]:
+        outcomes = await gather_bounded(partial(_look, namespace), batch)
+        for name, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, QuorumbookError):
+                left_out.append(f"stream {name} is left out: {outcome}")
+        batch.clear()
+        return [each for each in outcomes if isinstance(each, StreamFacts)]
 
     async for name in namespace.streams(prefix):
         batch.append(name)
         if len(batch) == _AT_ONCE:
-            for found in await gather_bounded(look, batch):
-                if found is not None:
-                    yield found
-            batch.clear()
-    for found in await gather_bounded(look, batch):
-        if found is not None:
-            yield found
+            for facts in await found():
+                yield facts
+    for facts in await found():
+        yield facts
 
 
 async def stream_rows(
@@ -90,19 +102,27 @@ async def stream_rows(
         within_s: So long it reads; None: until it has all.
     """
     rows: list[dict[str, object]] = []
-
-    async def look(name: str) -> StreamFacts | None:
-        try:
-            return await _facts(namespace, name)
-        except StreamNotFoundError:
-            return None
-
     with contextlib.suppress(TimeoutError):
         async with patience.timeout(within_s):
             for first in range(0, len(names), _AT_ONCE):
-                found = await gather_bounded(look, names[first : first + _AT_ONCE])
-                rows += [_row(each) for each in found if each is not None]
+                some = names[first : first + _AT_ONCE]
+                found = await gather_bounded(partial(_look, namespace), some)
+                for name, each in zip(some, found, strict=True):
+                    if isinstance(each, StreamFacts):
+                        rows.append(_row(each))
+                    elif each is not None:
+                        rows.append({"name": name, "damaged": [str(each)]})
     return rows
+
+
+async def _look(namespace: Namespace, name: str) -> StreamFacts | QuorumbookError | None:
+    """Return what the metadata says of a stream, or why it says nothing; None: it is deleted."""
+    try:
+        return await _facts(namespace, name)
+    except StreamNotFoundError:
+        return None
+    except (StreamError, MetadataFormatError, ConfigError) as error:
+        return error
 
 
 def _row(facts: StreamFacts) -> dict[str, object]:

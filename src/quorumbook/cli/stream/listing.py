@@ -114,11 +114,14 @@ async def _facts_rows(
 ) -> AsyncIterator[Row]:
     from quorumbook.admin.facts.streams import stream_facts
 
-    async for facts in stream_facts(namespace, prefix):
+    left_out: list[str] = []
+    async for facts in stream_facts(namespace, prefix, left_out):
         for damage in facts.damaged:
             call.warn("metadata-format", f"a segment of {facts.info.name} is left out: {damage}")
         if wanted.takes(facts):
             yield _row(facts)
+    for sentence in left_out:
+        call.warn("metadata-format", sentence)
 
 
 def _row(facts: StreamFacts) -> Row:
