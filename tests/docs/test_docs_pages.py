@@ -121,6 +121,18 @@ def test_code_within_a_list_does_not_end_the_list():
         for page in pages
         for line in re.findall(r"^ {1,3}```.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
     ]
+    # A line further left ends the code, and what is left of it is text.
+    found += [
+        f"{page.relative_to(DOCS)}: {line!r}"
+        for page in pages
+        for code in re.findall(
+            r"^    ```\w*\n(.*?)^    ```$",
+            page.read_text(encoding="utf-8"),
+            re.DOTALL | re.MULTILINE,
+        )
+        for line in code.splitlines()
+        if line and not line.startswith("    ")
+    ]
     assert found == []
 
 
