@@ -20,8 +20,6 @@ from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.console.actions import ACTIONS
 from quorumbook.admin.console.pages import PAGES
-from quorumbook.admin.console.samples import Samples
-from quorumbook.admin.facts.bookies import BookieFacts
 from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer
@@ -221,74 +219,6 @@ def test_a_pipeline_that_does_not_tell_any_more_is_silent_unless_it_ended(consol
             assert f'<span class="state {state}">{state}</span>' in http.get("/ui/pipelines").text
 
 
-def test_a_search_that_takes_long_shows_how_far_it_has_come(console, monkeypatch):
-    monkeypatch.setattr("quorumbook.admin.endpoints.ledgers._SEARCH_S", 0.0)
-    with console.http() as http:
-        page = http.get("/ui/ledgers?text=nowhere").text
-        assert "The ledgers up to 0 were looked at; 0 ledgers of them fit." in page
-        assert "No ledger" not in page
-        assert '<a href="?text=nowhere&amp;after=0">Search on</a>' in page
-        # A program waits for all that it wants.
-        found = http.get("/api/v2/ledgers?text=nowhere").json()
-        assert (found["ledgers"], found["next_after"]) == ([], None)
-
-
-def test_pages_show_old_counts_with_their_age_until_an_action_is_done(console, monkeypatch):
-    with console.http() as http:
-        before = http.get("/api/v2/cluster?fresh=true").json()
-        with console.cluster.connect() as client, client.create_ledger() as ledger:
-            ledger.append(b"x")
-        monkeypatch.setattr("quorumbook.admin.http.known_facts.SURVEY_S", 3600.0)
-        monkeypatch.setattr("quorumbook.admin.console.pages.SURVEY_S", -1.0)
-        for path in ("/ui", "/ui/bookies"):
-            assert "; they are being counted again" in http.get(path).text, path
-        as_json = {"Accept": "application/json"}
-        shown = http.get("/ui", headers=as_json).json()["cluster"]
-        counted = {key: shown[key] for key in ("ledgers", "ledgers_at_ms")}
-        assert counted == {key: before[key] for key in counted}
-        form = {"csrf": _secret(http.get(f"/ui/ledgers/{ledger.id}").text), "id": str(ledger.id)}
-        answer = http.post("/ui/do/ledger-delete", data={**form, "confirm": str(ledger.id)})
-        assert answer.status_code == 303
-        shown = http.get("/ui", headers=as_json).json()["cluster"]
-        assert shown["ledgers_at_ms"] > before["ledgers_at_ms"]
-
-
-def test_the_streams_page_says_how_large_and_old_each_is_as_far_as_time_allows(
-    console, monkeypatch
-):
-    monkeypatch.setattr("quorumbook.admin.endpoints.streams._FACTS_S", 60.0)
-    with console.http() as http:
-        listed = http.get("/ui/streams", headers={"Accept": "application/json"}).json()
-        row = next(row for row in listed["rows"] if row["name"] == "orders/eu")
-        assert {key: row[key] for key in ("segments", "sealed")} == {"segments": 1, "sealed": False}
-        long = http.get("/api/v2/streams?long=true").json()
-        assert long["facts"] == listed["facts"]
-        assert "facts" not in http.get("/api/v2/streams").json()
-        assert "could not be read" not in http.get("/ui/streams").text
-        monkeypatch.setattr("quorumbook.admin.endpoints.streams._FACTS_S", 0.0)
-        page = http.get("/ui/streams").text
-        assert "3 streams could not be read in time" in page
-        assert ">orders/eu</a>" in page
-
-
-def test_the_chart_says_which_bookies_it_lacks():
-    async def silent() -> tuple[BookieFacts, ...]:
-        up = BookieFacts("a:1", "writable"), BookieFacts("b:1", "read-only")
-        return (*up, BookieFacts("c:1", "down"))
-
-    async def taken() -> dict[str, object]:
-        samples = Samples(silent)
-        try:
-            while not (found := samples.recent())["bookies_up"]:
-                await asyncio.sleep(0.01)
-        finally:
-            await samples.close()
-        return found
-
-    found = asyncio.run(taken())
-    assert (found["bookies_up"], found["bookies_read"]) == (2, 0)
-
-
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):
     options = {"password": b"open sesame", "digest_type": DigestType.HMAC}
     with console.cluster.connect() as client, client.create_ledger(**options) as ledger:
@@ -338,13 +268,13 @@ def test_a_form_without_the_secret_of_its_session_changes_nothing(console):
         assert cookie.startswith(f"quorumbook_session_{console.url.rpartition(':')[2]}=")
 
 
-def _secret(page: str) -> str:
+def secret_of(page: str) -> str:
     return page.partition('name="csrf" value="')[2].partition('"')[0]
 
 
 def test_an_action_takes_its_confirmation(console):
     with console.http() as http:
-        form = {"csrf": _secret(http.get("/ui/ledgers/0").text), "id": "0"}
+        form = {"csrf": secret_of(http.get("/ui/ledgers/0").text), "id": "0"}
         for confirm in ("", "1", "00"):
             answer = http.post("/ui/do/ledger-delete", data={**form, "confirm": confirm})
             assert answer.status_code == 400
@@ -365,7 +295,7 @@ def test_no_action_is_forged_or_goes_unconfirmed(console, action):
     names = {"bookie": bookie, "id": "0", "name": "orders/eu", "cursor": "billing"}
     fields = {each.name: each.value or "seq:1" for each in action.inputs}
     with console.http() as http:
-        csrf = _secret(http.get("/ui/ledgers/0").text)
+        csrf = secret_of(http.get("/ui/ledgers/0").text)
         before = len(http.get("/api/v2/audit?limit=1000").json()["changes"])
         form = {**fields, **names}
         confirmed = {"confirm": form.get(action.confirm, "")}
@@ -402,7 +332,7 @@ def test_roles_decide_what_a_page_offers_and_does(tmp_path):
             assert made["viewer"] not in str(away.headers)
             page = http.get(f"/ui/bookies/{bookie}").text
             assert "Drain" not in page
-            form = {"csrf": _secret(page), "bookie": bookie, "confirm": bookie}
+            form = {"csrf": secret_of(page), "bookie": bookie, "confirm": bookie}
             assert http.post("/ui/do/bookie-drain", data=form).status_code == 403
             assert http.get("/ui/tokens").status_code == 403
             assert http.post("/ui/logout", data={"csrf": form["csrf"]}).status_code == 303
