@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,10 @@ from functools import partial
 from quorumbook.sim.life import Outcome, Variation, run_seed
 
 _TWICE_EVERY = 100
-#: A fresh process now and then, so that nothing piles up.
-_CHUNK, _CHUNKS_A_PROCESS = 5, 50
+#: Fresh processes now and then, so that nothing piles up.  A pool that replaces them itself
+#: (``max_tasks_per_child``) waits forever for the first that is due: Python's issue 115634.
+_SEEDS_A_POOL = 1000
+_CHUNK = 5
 
 
 class NotTheSameError(RuntimeError):
@@ -45,9 +47,20 @@ def outcomes_of(
     if jobs == 1:
         yield map(run, seeds)
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, max_tasks_per_child=_CHUNKS_A_PROCESS)
+    outcomes = _in_processes(run, seeds, jobs)
     try:
-        yield pool.map(run, seeds, chunksize=_CHUNK)
+        yield outcomes
     finally:
-        pool.shutdown(cancel_futures=True)
+        outcomes.close()
+
+
+def _in_processes(
+    run: Callable[[int], Outcome], seeds: Sequence[int], jobs: int
+) -> Generator[Outcome, None, None]:
+    context = multiprocessing.get_context("spawn")
+    for begin in range(0, len(seeds), _SEEDS_A_POOL):
+        pool = ProcessPoolExecutor(jobs, context)
+        try:
+            yield from pool.map(run, seeds[begin : begin + _SEEDS_A_POOL], chunksize=_CHUNK)
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorumbook.sim import __main__ as command
+from quorumbook.sim import runs
+from quorumbook.sim.life import of_operations
 from quorumbook.sim.runs import outcomes_of
 from quorumbook.sim.search import report
 from quorumbook.sim.search.report import Counts, Kept
@@ -76,3 +78,10 @@ def test_an_error_in_a_process_ends_the_run():
         outcomes_of(["no seed"], 2) as outcomes,  # type: ignore[list-item]
     ):
         list(outcomes)
+
+
+def test_a_run_goes_on_in_fresh_processes(monkeypatch: pytest.MonkeyPatch):
+    """A run of two processes stood still for good when it was time for fresh ones."""
+    monkeypatch.setattr(runs, "_SEEDS_A_POOL", 2)
+    with outcomes_of([3, 4, 5], 2, of_operations(5)) as outcomes:
+        assert [outcome.seed for outcome in outcomes] == [3, 4, 5]
