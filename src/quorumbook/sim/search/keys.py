@@ -224,10 +224,10 @@ class Keys(SearchPhase):
                 with contextlib.suppress(QuorumbookError):
                     await self._say(client, machine, 1 << 62, is_fence=False, password=b"")
 
-            def claim(ledger_id: LedgerId) -> None:
-                process.loop.deliver(process.loop.create_task, self._claim_it(client, ledger_id))
+            def begin(ledger_id: LedgerId) -> None:
+                process.loop.create_task(self._claim_it(client, ledger_id))
 
-            self._claim = claim
+            self._claim = partial(process.loop.deliver, begin)
             await asyncio.get_running_loop().create_future()
 
     async def _claim_it(self, client: SimClient, ledger_id: LedgerId) -> None:
