@@ -198,8 +198,10 @@ def test_a_pipeline_that_cannot_tell_goes_on_and_says_so_once(
     with monkeypatch.context() as patch:
         patch.setattr(running_module, "tell", refuse)
         for _ in range(2):
+            # What it does now and then as it runs.
             running._tell()
     assert caplog.text.count("cannot tell how it goes: nobody answers") == 1
+    # Once more, and now it can.
     running._tell()
     (found,) = in_namespace(cluster, path, look)
     assert (found["state"], len(found["steps"])) == ("running", 2)
