@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from functools import cache
+from itertools import pairwise
 
 import quorumbook
 from quorumbook.cli.explained.codes import explanations
@@ -20,10 +22,31 @@ MODULES = {
     "quorumbook.testing": "A cluster for your own tests.",
     "quorumbook.spark": "Ledgers and streams as Spark tables.",
 }
+#: The name that a program begins with.
+_FIRST_NAMES = {
+    "quorumbook": "connect",
+    "quorumbook.streams": "Namespace",
+    "quorumbook.streams.transactions": "Application",
+    "quorumbook.sync": "connect",
+    "quorumbook.sync.streams": "Namespace",
+    "quorumbook.testing": "LocalCluster",
+    "quorumbook.spark": "spark_session",
+}
 ERRORS = {
     "quorumbook.errors": "Every error of ledgers, bookies and metadata.",
     "quorumbook.streams.errors": "Every error of streams.",
 }
+#: How one of them is met: the error, what raises it, and what to do.
+_EXAMPLES = {
+    "quorumbook.errors": (
+        "LedgerFencedError", 'await ledger.append(b"...")',
+        "another client took the ledger over: stop",
+    ),
+    "quorumbook.streams.errors": (
+        "WriterFencedError", 'await writer.append(b"...")',
+        "another writer took the stream over: stop",
+    ),
+}  # fmt: skip
 
 
 def version() -> str:
@@ -53,9 +76,7 @@ def problems() -> list[str]:
         home = importlib.import_module(module)
         for name in exported(module):
             value = getattr(home, name)
-            if not (inspect.isclass(value) or inspect.isfunction(value)):
-                continue
-            if not inspect.getdoc(value):
+            if not _said_of(module, name):
                 found.append(f"{module}.{name} has no docstring")
             if inspect.isclass(value):
                 found += [f"{module}.{name}.{each} has no docstring" for each in _bare(value)]
@@ -77,20 +98,36 @@ def _bare(kind: type) -> list[str]:
 def _module(name: str) -> str:
     lines = [f"# {name}", "", MODULES[name], ""]
     exports = exported(name)
-    lines += ["```python", f"from {name} import {exports[0]}", "```", ""]
+    lines += ["```python", f"from {name} import {_FIRST_NAMES[name]}", "```", ""]
     lines += ["| name | what it is |", "|---|---|"]
-    home = importlib.import_module(name)
     for each in exports:
-        summary = _summary(getattr(home, each))
+        summary = _summary(_said_of(name, each))
         lines.append(f"| [`{each}`][{name}.{each}] | {summary} |")
     for each in exports:
         lines += ["", f"::: {name}.{each}"]
     return "\n".join(lines) + "\n"
 
 
-def _summary(value: object) -> str:
-    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isfunction(value) else ""
-    first = (text or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+def _said_of(module: str, name: str) -> str:
+    """Return the docstring of an exported name; that of a value stands behind it."""
+    home = importlib.import_module(module)
+    value = getattr(home, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        return inspect.getdoc(value) or ""
+    body = ast.parse(inspect.getsource(home)).body
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and any(each.name == name for each in node.names):
+            return _said_of(str(node.module), name)
+    for node, behind in pairwise(body):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(behind, ast.Expr):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(each, ast.Name) and each.id == name for each in targets):
+                return str(ast.literal_eval(behind.value))
+    return ""
+
+
+def _summary(text: str) -> str:
+    first = text.split("\n\n", maxsplit=1)[0].replace("\n", " ").replace("|", "\\|")
     return first.replace("``", "`")
 
 
@@ -107,13 +144,13 @@ def errors_of(module: str) -> list[type[QuorumbookError]]:
 
 
 def _error_page(name: str) -> str:
+    error, call, advice = _EXAMPLES[name]
     lines = [
         f"# {name}", "", ERRORS[name],
         "`code` is the result code of the Java client. "
         "An error is *retriable* where the same call may succeed later.", "",
-        "```python", "from quorumbook.errors import LedgerFencedError", "",
-        "try:", "    await ledger.append(b\"...\")",
-        "except LedgerFencedError:", "    ...  # another client took the ledger over: stop",
+        "```python", f"from {name} import {error}", "",
+        "try:", f"    {call}", f"except {error}:", f"    ...  # {advice}",
         "```", "",
     ]  # fmt: skip
     for kind in errors_of(name):

@@ -185,5 +185,5 @@ def _cumulated(counts: Iterable[int]) -> Iterator[tuple[str, float]]:
         yield bound, total
 
 
-#: All streams of this process.
 STREAM_METRICS = StreamMetrics()
+"""What this process counts of all its streams; prometheus_client collects it."""

@@ -225,8 +225,8 @@ class StreamReader(BaseReader[Record]):
     """
 
 
-#: What a reader hands out that was asked for more than records.
 StreamItem: TypeAlias = Record | ControlRecord | Gap
+"""What a reader hands out that was asked for more than records."""
 
 
 class ReportingReader(BaseReader[StreamItem]):
