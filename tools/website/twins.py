@@ -1,4 +1,7 @@
-"""The site shows a declared method of the blocking twin with the parameters of asyncio's."""
+"""The site shows what the blocking twin declares as what it is: methods and properties.
+
+A declared method has the parameters of asyncio's, and a declared property its type.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _DECLARATIONS = {"blocking", "iterating", "deriving", "_appending", "_appending_
 
 
 class DeclaredTwins(griffe.Extension):
-    """Makes functions of what ``quorumbook.sync.declared`` declares."""
+    """Makes functions and properties of what ``quorumbook.sync.declared`` declares."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Look through the twin when all of the package is known."""
@@ -31,7 +34,11 @@ def _describe(pkg: griffe.Module, kind: griffe.Class) -> None:
         if member.is_alias or not member.is_attribute:
             continue
         call = member.value
-        if not isinstance(call, griffe.ExprCall) or str(call.function) not in _DECLARATIONS:
+        if not isinstance(call, griffe.ExprCall):
+            continue
+        if str(call.function) == "held":
+            _show_property(pkg, member, call)
+        if str(call.function) not in _DECLARATIONS:
             continue
         path = call.arguments[0].canonical_path.replace("[R]", "").removeprefix("quorumbook.")
         try:
@@ -48,3 +55,14 @@ def _describe(pkg: griffe.Module, kind: griffe.Class) -> None:
             parent=kind,
         )
         kind.set_member(name, function)
+
+
+def _show_property(pkg: griffe.Module, member: griffe.Attribute, call: griffe.ExprCall) -> None:
+    """Show asyncio's type, and not how it is looked up."""
+    path = call.arguments[0].canonical_path.removeprefix("quorumbook.")
+    shown = str(call.arguments[1]).rpartition(".")[2]
+    member.value, member.labels = None, {"property"}
+    try:
+        member.annotation = pkg[path].all_members[shown].annotation
+    except (KeyError, AttributeError):  # what is inherited is not known yet
+        return

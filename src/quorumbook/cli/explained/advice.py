@@ -198,7 +198,7 @@ ADVICE: dict[str, tuple[str, ...]] = {
     "missing-entry-log": ("If a disk is not mounted, mount it; other replicas serve meanwhile.",),
     "short-read": ("`quorumbook disk fsck --data-dir DIR` shows which entries are affected.",),
     "disk-full": (
-        "Free space: `quorumbook bookie explain-gc BOOKIE` says what keeps entry logs.",
+        "Make room: `quorumbook bookie explain-gc BOOKIE` says why entry logs are not deleted.",
         "Delete ledgers, or add a bookie and run `quorumbook bookie balance`.",
     ),
     "no-writable-directory": ("Free space or mount the disks; the bookie then takes entries.",),
