@@ -68,10 +68,15 @@ class Rehearsal:
         self.queries: dict[str, list[Callable[[], Query]]] = {}
         monkeypatch.setattr(running, "connected", lambda connection: None)
         monkeypatch.setattr(
-            running, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self._sleep)
+            running,
+            "time",
+            SimpleNamespace(
+                monotonic=lambda: self.now_s, sleep=self._sleep, time=lambda: self.now_s
+            ),
         )
         monkeypatch.setattr(RunningPipeline, "_started", self._begin)
         monkeypatch.setattr(RunningPipeline, "_count_segments", lambda _: None)
+        monkeypatch.setattr(RunningPipeline, "_tell", lambda _, is_over=False: None)
         monkeypatch.setattr(RunningPipeline, "prepare", lambda _: None)
 
     def _sleep(self, seconds: float) -> None:
