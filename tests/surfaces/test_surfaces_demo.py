@@ -13,10 +13,14 @@ import urllib.request
 
 import pytest
 
+from quorumbook.autorecovery.copying import verified_reads
+from quorumbook.autorecovery.copying.verified_reads import read_verified
 from quorumbook.cli.demo import flights
-from quorumbook.cli.demo.healing import NotHealedError, verify_copies
+from quorumbook.cli.demo.healing import NotHealedError, verify_copies, wait_for_last_copies
 from quorumbook.client.context import client_context
+from quorumbook.errors import NoSuchEntryError
 from quorumbook.protocol.digest import digester, master_key
+from quorumbook.protocol.status import Status
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.testing import LocalCluster
 from surfaces.conftest import CommandLine
@@ -138,3 +142,32 @@ async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
         await cluster.stop(metadata.ensemble[1])
         with pytest.raises(NotHealedError, match=f"bookie {metadata.ensemble[1]} does not give"):
             await verify_copies(bk, ledger.id, sha256)
+
+
+async def test_a_writer_is_not_left_before_all_bookies_have_its_last_entry(monkeypatch):
+    """On a slow machine a bookie lacked what the other two had acknowledged: the demo failed."""
+    refused = []
+
+    async def watched(*asked):
+        try:
+            return await read_verified(*asked)
+        except NoSuchEntryError:
+            if not refused:
+                await writer.append(b"1")
+            refused.append(asked)
+            raise
+
+    monkeypatch.setattr(verified_reads, "read_verified", watched)
+    async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
+        async with bk.create_ledger() as writer:
+            await writer.append(b"0")
+            await wait_for_last_copies(bk, writer.metadata, 1)
+            for bookie_id in writer.metadata.last_fragment.ensemble:
+                assert await read_row(bk, writer.id, bookie_id) == Status.OK
+    assert refused
+
+
+async def read_row(bk, ledger_id, bookie_id):
+    """Ask one bookie for the second entry, and return the code of its answer."""
+    channel = client_context(bk).bookies.fast(bookie_id)
+    return (await channel.read_run(ledger_id, 1, 1, 10_000)).code

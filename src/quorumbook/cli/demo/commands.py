@@ -35,7 +35,13 @@ from quorumbook.cli.cluster.supervisor import (
 )
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.demo import flights
-from quorumbook.cli.demo.healing import HealingDemo, tell, verify_copies, watch
+from quorumbook.cli.demo.healing import (
+    HealingDemo,
+    tell,
+    verify_copies,
+    wait_for_last_copies,
+    watch,
+)
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
@@ -258,6 +264,7 @@ async def _write(
                 story.append(piece)
             await appender.finish()
         story.end_write(time.perf_counter() - began, digest.hexdigest())
+        await wait_for_last_copies(bk, writer.metadata, writer.last_add_confirmed)
         # The ledger stays open, as it does when a writer crashes; recovery has to close it.
         await writer.abort()
 

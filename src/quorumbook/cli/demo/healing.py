@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 from quorumbook.cli.progress import progress
 from quorumbook.client.context import client_context, client_store
-from quorumbook.errors import QuorumbookError
+from quorumbook.env import patience
+from quorumbook.errors import NoSuchEntryError, QuorumbookError
 
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.client.context import Context
     from quorumbook.ids import BookieId, EntryId, LedgerId
     from quorumbook.ledger.metadata import LedgerMetadata
+    from quorumbook.protocol.digest import Digester
 
 _LOOK_S = 0.2
 _TELL_S = 1.0
@@ -139,6 +141,27 @@ async def tell(watching: asyncio.Task[None], seen: HealingDemo, say: Callable[[s
     )
 
 
+async def wait_for_last_copies(bk: BookKeeper, metadata: LedgerMetadata, entry_id: EntryId) -> None:
+    """Wait until all bookies of the last ensemble have the last entry, and so all before it.
+
+    An ack quorum has what was acknowledged.  Where a writer crashes, the other copies of its last
+    entries may be missing, which only an audit of all replicas finds: another story.
+    """
+    from quorumbook.autorecovery.copying.verified_reads import read_verified
+
+    context, asked = client_context(bk), range(entry_id, entry_id + 1)
+    async with patience.timeout(_HEALED_WITHIN_S):
+        for bookie_id in metadata.last_fragment.ensemble:
+            while True:
+                try:
+                    await read_verified(
+                        context, _digester_of(metadata), metadata.ledger_id, bookie_id, asked
+                    )
+                    break
+                except NoSuchEntryError:
+                    await asyncio.sleep(_LOOK_S)
+
+
 async def verify_copies(
     bk: BookKeeper, ledger_id: LedgerId, sha256: str
 ) -> tuple[int, list[dict[str, object]]]:
@@ -191,10 +214,8 @@ async def _payloads(
     context: Context, metadata: LedgerMetadata, position: int
 ) -> AsyncIterator[list[bytes]]:
     from quorumbook.autorecovery.copying.verified_reads import read_verified
-    from quorumbook.protocol.digest import DigestType, digester
 
-    assert metadata.digest_type is not None
-    seal = digester(DigestType(metadata.digest_type), metadata.password or b"")
+    seal = _digester_of(metadata)
     entry_id: EntryId = 0
     while entry_id <= metadata.last_entry_id:
         fragment = metadata.fragment_of(entry_id)
@@ -211,3 +232,10 @@ async def _payloads(
             ) from error
         yield [seal.payload(entry) for entry in entries]
         entry_id += len(entries)
+
+
+def _digester_of(metadata: LedgerMetadata) -> Digester:
+    from quorumbook.protocol.digest import DigestType, digester
+
+    assert metadata.digest_type is not None
+    return digester(DigestType(metadata.digest_type), metadata.password or b"")
