@@ -146,11 +146,13 @@ async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
 
 async def test_a_writer_is_not_left_before_all_bookies_have_its_last_entry(monkeypatch):
     """On a slow machine a bookie lacked what the other two had acknowledged: the demo failed."""
-    refused = []
+    refused, given = [], set()
 
     async def watched(*asked):
         try:
-            return await read_verified(*asked)
+            entries = await read_verified(*asked)
+            given.add(asked[3])
+            return entries
         except NoSuchEntryError:
             if not refused:
                 await writer.append(b"1")
@@ -165,6 +167,7 @@ async def test_a_writer_is_not_left_before_all_bookies_have_its_last_entry(monke
             for bookie_id in writer.metadata.last_fragment.ensemble:
                 assert await read_row(bk, writer.id, bookie_id) == Status.OK
     assert refused
+    assert given == set(writer.metadata.last_fragment.ensemble)
 
 
 async def read_row(bk, ledger_id, bookie_id):

@@ -47,11 +47,8 @@ def outcomes_of(
     if jobs == 1:
         yield map(run, seeds)
         return
-    outcomes = _in_processes(run, seeds, jobs)
-    try:
+    with contextlib.closing(_in_processes(run, seeds, jobs)) as outcomes:
         yield outcomes
-    finally:
-        outcomes.close()
 
 
 def _in_processes(

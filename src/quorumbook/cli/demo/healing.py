@@ -149,14 +149,13 @@ async def wait_for_last_copies(bk: BookKeeper, metadata: LedgerMetadata, entry_i
     """
     from quorumbook.autorecovery.copying.verified_reads import read_verified
 
-    context, asked = client_context(bk), range(entry_id, entry_id + 1)
+    context, seal = client_context(bk), _digester_of(metadata)
+    asked = range(entry_id, entry_id + 1)
     async with patience.timeout(_HEALED_WITHIN_S):
         for bookie_id in metadata.last_fragment.ensemble:
             while True:
                 try:
-                    await read_verified(
-                        context, _digester_of(metadata), metadata.ledger_id, bookie_id, asked
-                    )
+                    await read_verified(context, seal, metadata.ledger_id, bookie_id, asked)
                     break
                 except NoSuchEntryError:
                     await asyncio.sleep(_LOOK_S)
