@@ -104,8 +104,12 @@ class Keys(SearchPhase):
         for bookie in self._bookies:
             if bookie.process is None:
                 self._boot(bookie)
-        self._when(
-            lambda: self._life.cluster.is_whole, 3.0, partial(self._later, 0, 0.1, self._act)
+        # A stranger beside a bookie that stands still is not alone.
+        self._when(self._is_calm, self._life.plan.rough_s, partial(self._later, 0, 0.1, self._act))
+
+    def _is_calm(self) -> bool:
+        return self._life.cluster.is_whole and not any(
+            each.process is None or each.process.loop.is_paused for each in self._bookies
         )
 
     def _client(self, kind: str, main: Any) -> Machine:
