@@ -207,6 +207,7 @@ def test_the_page_of_pipelines_shows_the_graph_and_all_numbers(console):
             assert f">{entries}</td>" in behind
         assert "[QUORUMBOOK_DATA_LOSS] ledger 7 is &lt;gone&gt;" in page
         assert 'hx-get="/ui/pipelines?namespace=/streams"' in page
+        assert "spark pipeline rm" not in page
         assert "No pipeline was run in /other" in http.get("/ui/pipelines?namespace=/other").text
 
 
@@ -216,7 +217,9 @@ def test_a_pipeline_that_does_not_tell_any_more_is_silent_unless_it_ended(consol
         with console.http() as http:
             (twin,) = http.get("/api/v2/pipelines").json()["pipelines"]
             assert twin["state"] == state
-            assert f'<span class="state {state}">{state}</span>' in http.get("/ui/pipelines").text
+            page = http.get("/ui/pipelines").text
+            assert f'<span class="state {state}">{state}</span>' in page
+            assert "spark pipeline rm" in page
 
 
 def test_an_entrys_page_shows_replicas_and_no_content_behind_a_password(console):

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 import quorumbook
+from doubles.told_pipelines import told_orders
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.access.tokens import TokenFile
 from quorumbook.admin.console.pages import PAGES
@@ -19,6 +20,9 @@ from quorumbook.admin.http.service import Service, ServiceOptions
 from quorumbook.admin.options import AdminOptions
 from quorumbook.admin.server import AdminServer, all_endpoints
 from quorumbook.cli.main import root
+from quorumbook.client.context import client_store
+from quorumbook.streams import Namespace
+from quorumbook.streams.metadata.pipeline_nodes import tell
 from quorumbook.testing import LocalCluster
 
 S = "/api/v2/streams"
@@ -152,6 +156,9 @@ async def whole(tmp_path):
         async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60) as http:
             try:
                 await _make(http)
+                async with Namespace.open(f"{uri}#/streams") as ns:
+                    told = told_orders(is_over=True)
+                    await tell(client_store(ns.client), ns.path, "orders", told)
                 lost = cluster.bookie_ids[0]
                 await cluster.stop(lost)
                 yield Whole(cluster, http, secret, lost)

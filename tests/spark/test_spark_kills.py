@@ -33,6 +33,8 @@ from quorumbook.zookeeper_server import ZooKeeperServer
 pytestmark = pytest.mark.faults
 PATIENCE_S = 240
 VICTIMS = "executor", "bookie", "driver"
+#: The driver runs the same sources as this process.
+_PATHS = os.pathsep.join(["tests", *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Driver:
@@ -43,7 +45,7 @@ class Driver:
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, spark_copy.__file__, *words],
-                stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": "tests"},
+                stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": _PATHS},
                 cwd=Path(__file__).parents[2],
             )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -22,6 +23,7 @@ from quorumbook.spark.pipeline import running as running_module
 from quorumbook.spark.pipeline.declaration import parse_pipeline
 from quorumbook.spark.pipeline.running import RunningPipeline
 from quorumbook.streams import Namespace, Schema, SchemaKind
+from quorumbook.streams.metadata import pipeline_nodes
 from quorumbook.streams.metadata.pipeline_nodes import tell, told_of
 from quorumbook.testing import LocalCluster
 
@@ -179,6 +181,13 @@ def test_the_list_needs_no_spark_and_says_which_pipeline_is_silent(
         ("old", "clean", "silent"), ("old", "lake", "silent"),
     ]  # fmt: skip
     assert (rows[0]["lag_entries"], rows[1]["restarts"], rows[0]["input_rate"]) == (7, 2, 1000.0)
+    words[2] = "rm"
+    assert main([*words, "old", "fresh", "-o", "jsonl"]) == 5
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"name": "old", "state": "forgotten"}
+    assert "pipeline fresh runs" in told.err
+    assert main([*words, "old"]) == 3
+    assert f"no pipeline old was run in {path}" in capsys.readouterr().err
 
 
 def test_a_pipeline_that_cannot_tell_goes_on_and_says_so_once(
@@ -205,3 +214,81 @@ def test_a_pipeline_that_cannot_tell_goes_on_and_says_so_once(
     running._tell()
     (found,) = in_namespace(cluster, path, look)
     assert (found["state"], len(found["steps"])) == ("running", 2)
+
+
+class Killed(BaseException):
+    """The process ends here, without another word."""
+
+
+class Life:
+    """Runs of one pipeline whose steps do nothing, as told in the metadata."""
+
+    def __init__(self, cluster: LocalCluster, patch: pytest.MonkeyPatch) -> None:
+        self.cluster, self.path = cluster, f"/life{uuid4().hex[:8]}"
+        self.connection = Connection(metadata_uri=cluster.metadata_uri, namespace_path=self.path)
+        self.batches = 0
+        self.writes_left = 0
+        patch.setattr(running_module, "EVERY_S", 0.0)
+        patch.setattr(running_module, "_LOOK_S", 0.0)
+        patch.setattr(running_module, "tell", self.tell)
+        patch.setattr(RunningPipeline, "_started", lambda *_: self)
+        # What says that it runs is late at once.
+        patch.setattr(pipeline_nodes, "_MISSED", -1)
+
+    # A query of Spark's.
+    recentProgress = ()  # noqa: N815
+
+    @property
+    def isActive(self) -> bool:
+        self.batches += 1
+        return self.batches < 7
+
+    def exception(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        pass
+
+    async def tell(self, *words: Any) -> None:
+        """Write what is told as often as the process lives to do it."""
+        if not self.writes_left:
+            raise Killed
+        self.writes_left -= 1
+        await tell(*words)
+
+    def run(self, writes: int) -> int:
+        """Run until it is done, or killed behind so many writes; return how many are left."""
+        self.batches, self.writes_left = 0, writes
+        running = RunningPipeline(
+            None, self.connection, parse_pipeline(ORDERS, "/etc"), is_once=False
+        )
+        running.prepare()
+        with contextlib.suppress(Killed):
+            assert running.run()
+        return self.writes_left
+
+    def look(self) -> list[str]:
+        """Return the states that whoever looks is shown."""
+
+        async def work(namespace: Namespace) -> list[str]:
+            found = await told_of(client_store(namespace.client), namespace.path)
+            return [each["state"] for each in found]
+
+        return in_namespace(self.cluster, self.path, work, bind=True)
+
+
+def test_a_pipeline_killed_between_any_two_words_is_not_shown_as_running_and_the_next_one_runs(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(cluster, monkeypatch)
+    assert life.look() == []
+    many = 1_000
+    all_words = many - life.run(many)
+    assert all_words > 3  # the beginning, what comes in between, the end
+    assert life.look() == ["ended"]
+    for words in range(all_words):
+        life.run(words)
+        # Killed before its first word it leaves what the run before told, and nothing runs.
+        assert life.look() == ["silent" if words else "ended"], words
+        assert life.run(many) == many - all_words
+        assert life.look() == ["ended"], words

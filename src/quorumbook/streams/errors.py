@@ -10,6 +10,7 @@
     ├── PositionTruncatedError  DataLossError  CorruptRecordsError  UnsupportedFormatError
     ├── ReaderIdleError  CursorConflictError  CursorBusyError  AckLimitError
     ├── PartitionLostError  GroupInUseError  PartlySealedError
+    ├── PipelineNotFoundError  PipelineRunsError
     ├── FilesUnavailableError  PolicyConflictError
     ├── SchemaNotFoundError  SchemaIncompatibleError  SchemaConflictError  BadRecordError
     └── TransactionError
@@ -267,6 +268,18 @@ class PartitionLostError(StreamError):
 
 class GroupInUseError(StreamError):
     """A consumer group has members."""
+
+    code = 504
+
+
+class PipelineNotFoundError(StreamError):
+    """No pipeline of this name has told anything in this namespace."""
+
+    code = 510
+
+
+class PipelineRunsError(StreamError):
+    """A pipeline has told lately that it runs, so that what it tells is not forgotten."""
 
     code = 504
 

@@ -293,5 +293,9 @@ ADVICE: dict[str, tuple[str, ...]] = {
         " and go on.",
     ),
     "group-in-use": ("Stop the members of the group first.",),
+    "pipeline-not-found": ("`quorumbook spark pipeline ls` lists those that were run.",),
+    "pipeline-runs": (
+        "Stop `quorumbook spark pipeline run`. One that was killed counts as running for 20 s.",
+    ),
     "partly-sealed": ("The message says which are not sealed. Run the command again.",),
 }  # fmt: skip

@@ -154,6 +154,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "quorumbook spark pipeline run orders.toml --picture orders.svg --metrics-port 9400",
     ),
     "spark pipeline ls": ("quorumbook spark pipeline ls",),
+    "spark pipeline rm": ("quorumbook spark pipeline rm orders",),
     "spark demo": ("quorumbook spark demo",),
     "spark register": (
         "quorumbook spark register eu/orders --database events --master sc://spark1",

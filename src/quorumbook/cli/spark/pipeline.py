@@ -1,4 +1,4 @@
-"""``quorumbook spark pipeline``: runs what a file declares, and lists what runs."""
+"""``quorumbook spark pipeline``: runs what a file declares, lists what runs, and forgets it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -29,6 +30,10 @@ _COLUMNS = (
 _LISTED = (
     "pipeline", "step", "state", "input_rate", "lag_entries", "commits", "rows_written",
     "dead_letters", "restarts", "error", "told",
+)  # fmt: skip
+_namespace_option = click.option(
+    "--namespace", "path", metavar="PATH", default="/streams", show_default=True,
+    help="The namespace of the pipelines' streams.",
 )  # fmt: skip
 #: Where there is no terminal to look at, a line for each step comes so often.
 _LINES_EVERY_S = 10.0
@@ -108,8 +113,7 @@ def run(
 
 
 @pipeline.command(cls=ClusterCommand)
-@click.option("--namespace", "path", metavar="PATH", default="/streams", show_default=True,
-              help="The namespace of the pipelines' streams.")  # fmt: skip
+@_namespace_option
 @click.pass_obj
 def ls(call: Call, path: str) -> None:
     """List the pipelines that were run in a namespace, with what their steps told last.
@@ -142,6 +146,33 @@ def ls(call: Call, path: str) -> None:
         call.output.rows(rows, _LISTED, empty=empty)
 
     call.run(run())
+
+
+@pipeline.command(cls=ClusterCommand)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@_namespace_option
+@click.pass_obj
+def rm(call: Call, names: Sequence[str], path: str) -> None:
+    """Forget what pipelines told that do not run any more.
+
+    Their streams, checkpoints and cursors stay, so that a pipeline that is run again goes on, and
+    is listed again.
+    """
+    forgotten: list[dict[str, object]] = []
+
+    async def run() -> None:
+        from quorumbook.client.context import client_store
+        from quorumbook.streams.metadata.pipeline_nodes import forget
+
+        async with opened(call, path) as namespace:
+            for name in names:
+                await forget(client_store(namespace.client), namespace.path, name)
+                forgotten.append({"name": name, "state": "forgotten"})
+
+    try:
+        call.run(run())
+    finally:
+        call.output.rows(forgotten, ["name", "state"])
 
 
 def _parsed(parse: Any, file: str) -> Any:

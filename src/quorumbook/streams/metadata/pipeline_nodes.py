@@ -3,7 +3,8 @@
     <ns>/.pipelines/<name>    JSON, as ``spark.pipeline.telling`` makes it and nobody else
 
 A pipeline writes its node again every few seconds.  What it says of its own state is as old as the
-node: one that stands still, or was killed, says no more.
+node: one that stands still, or was killed, says no more.  The node stays until somebody has it
+forgotten; no run needs it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 from quorumbook.env.tasks import gather_bounded
-from quorumbook.errors import NoSuchNodeError
+from quorumbook.errors import MetadataVersionConflict, NoSuchNodeError
 from quorumbook.metadata.nodes import set_or_create
 from quorumbook.metadata.store import MetadataStore, Node
+from quorumbook.streams.errors import PipelineNotFoundError, PipelineRunsError
 from quorumbook.streams.format.names import PIPELINES_NAME
 
 _VERSION = 1
@@ -31,7 +33,7 @@ async def tell(
 ) -> None:
     """Write what a pipeline tells in the place of what it told before."""
     data = json.dumps({"version": _VERSION, **told}, separators=(",", ":")).encode()
-    await set_or_create(store, f"{_root(namespace_path)}/{quote(name, safe='')}", data)
+    await set_or_create(store, _path(namespace_path, name), data)
 
 
 async def told_of(store: MetadataStore, namespace_path: str) -> list[dict[str, Any]]:
@@ -55,6 +57,27 @@ async def told_of(store: MetadataStore, namespace_path: str) -> list[dict[str, A
     return [row for row in rows if row is not None]
 
 
+async def forget(store: MetadataStore, namespace_path: str, name: str) -> None:
+    """Delete what a pipeline told, also what cannot be understood.
+
+    Raises:
+        PipelineNotFoundError: it told nothing, or is forgotten already.
+        PipelineRunsError: it has told lately that it runs.
+    """
+    path = _path(namespace_path, name)
+    runs = PipelineRunsError(f"pipeline {name} runs: stop it first, and it says that it has ended")
+    try:
+        node = await store.get(path)
+        found = _read(node, store.env.clock.wall_ms())
+        if found is not None and found["state"] == "running":
+            raise runs
+        await store.delete(path, node.version, node.creation_id)
+    except NoSuchNodeError as error:
+        raise PipelineNotFoundError(f"no pipeline {name} was run in {namespace_path}") from error
+    except MetadataVersionConflict as error:  # it has just told
+        raise runs from error
+
+
 def _read(node: Node, now_ms: int) -> dict[str, Any] | None:
     try:
         told = json.loads(node.data)
@@ -69,3 +92,7 @@ def _read(node: Node, now_ms: int) -> dict[str, Any] | None:
 
 def _root(namespace_path: str) -> str:
     return f"{namespace_path}/{PIPELINES_NAME}"
+
+
+def _path(namespace_path: str, name: str) -> str:
+    return f"{_root(namespace_path)}/{quote(name, safe='')}"
