@@ -32,6 +32,7 @@ from quorumbook.spark.request.planning import Piece, plan
 from quorumbook.testing import LocalCluster
 from report import Figure
 from spark_costs import border, commit, overhead, packed, period
+from spark_jobs import analytics
 from spark_kafka import connector_jars, kafka
 from spark_measure import KB, MB, Bench, Row, compared, said, text, within
 from spark_scale import counting, readback, scaling, tables
@@ -242,7 +243,8 @@ ROWS: dict[str, Row] = {
     row.__name__: row
     for row in (
         read, sink, planning, offload, audit, latest, fresh, memory,
-        overhead, packed, commit, period, border, readback, tables, counting, scaling, kafka,
+        overhead, packed, commit, period, border, readback, tables, counting, analytics,
+        scaling, kafka,
     )
 }  # fmt: skip
 #: How many tasks run at once, where that is not one.
@@ -262,13 +264,22 @@ def write_report(new: dict[str, list[Figure]], rounds: int, target: Path) -> Non
         runs[name] = {"machine": machine, "rounds": rounds, "figures": figures_of}
     values.write_text(json.dumps(runs, indent=1) + "\n")
     lines = ["# Measurements of Spark", "", "`make bench-spark`", ""]
-    lines += [f"- {line}" for line in [*machine, *NOTES]]
+    lines += [f"- {line}" for line in [*machines(runs), *NOTES]]
     known = [Figure(**each) for name in ROWS if name in runs for each in runs[name]["figures"]]
     lines += report.figure_table(known)
     text = "\n".join(lines) + "\n"
     print(text)
     remarks = HERE / "spark_remarks.md"
     (target / "spark.md").write_text(text + "\n" + remarks.read_text())
+
+
+def machines(runs: dict[str, Any]) -> list[str]:
+    """Say where and of which revision rows were measured, those that were together in a line."""
+    names: dict[str, list[str]] = {}
+    for name in ROWS:
+        if name in runs:
+            names.setdefault("; ".join(runs[name]["machine"]), []).append(name)
+    return [f"{', '.join(rows)}: {machine}" for machine, rows in names.items()]
 
 
 def session(at_once: int, jars: str) -> Any:

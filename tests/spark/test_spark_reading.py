@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from spark_helpers import read_tasks, write_ledger
+from spark_helpers import Query, read_tasks, write_ledger
 
 from quorumbook.errors import (
     ConfigError,
@@ -324,6 +324,56 @@ def test_times_bound_a_batch(read, streams):
         read("stream:times", startingTimestamp=late)
     strategy = {"startingOffsetsByTimestampStrategy": "latest"}
     assert read("stream:times", startingTimestamp=late, **strategy) == []
+
+
+@pytest.fixture(scope="module")
+def numbered(streams):
+    """A stream of 24 records in two segments, four to an entry, two with each transaction id."""
+
+    async def work():
+        await streams.namespace.create_stream("numbered")
+        for first in 0, 12:
+            async with streams.namespace.stream("numbered").writer() as writer:
+                for n in range(first, first + 12, 4):
+                    txids = [100 + 10 * (each // 2) for each in range(n, n + 4)]
+                    await writer.append_batch(records(*range(n, n + 4)), txids=txids)
+
+    streams.run(work())
+    return "numbered"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "wanted"),
+    [
+        (0, None, range(24)),
+        (100, None, range(24)),
+        (101, None, range(2, 24)),
+        (150, 160, range(10, 12)),
+        (151, 171, range(12, 16)),  # in both segments, and none has these very ids
+        (210, None, range(22, 24)),
+        (None, 130, range(6)),
+        (None, 9_000, range(24)),
+        (211, None, range(0)),
+        (170, 120, range(0)),
+    ],
+)
+def test_transaction_ids_bound_a_batch_and_a_query(cluster, read, numbered, start, end, wanted):
+    bounds = {"startingOffsets": start, "endingOffsets": end}
+    options = {
+        name: f'{{"numbered": "txid:{txid}"}}' for name, txid in bounds.items() if txid is not None
+    }
+    rows = read("stream:numbered", **options)
+    assert seqs(rows) == list(wanted)
+    assert [row["txid"] for row in rows] == [100 + 10 * (each // 2) for each in wanted]
+    if end is None:
+        query = Query(cluster, "stream:numbered", **options)
+        assert seqs(query.drain()) == list(wanted)
+
+
+def test_entries_of_ledgers_have_no_transaction_ids(read, cluster):
+    ledger_id = write_ledger(cluster, [b"x"])
+    with pytest.raises(ConfigError, match="have no transaction ids"):
+        read(f"ledger:{ledger_id}", startingOffsets=f'{{"{ledger_id}": "txid:1"}}')
 
 
 def test_an_empty_selection_has_no_rows(read, cluster, streams):

@@ -188,7 +188,7 @@ def test_functions_read_what_their_arguments_say(named: NamedTables) -> None:
     async def fill(namespace: Namespace) -> None:
         async with namespace.stream("eu/orders").writer() as writer:
             for number in range(5):
-                await writer.append(b"%d" % number, key=b"k")
+                await writer.append(b"%d" % number, txid=10 * number, key=b"k")
 
     named.run(fill)
     register_views(named.spark, named.cluster.metadata_uri, namespace=named.path)
@@ -198,8 +198,9 @@ def test_functions_read_what_their_arguments_say(named: NamedTables) -> None:
     assert named.rows(read.format(", first => 1, last => 3")) == every[1:4]
     assert named.rows(read.format(", until => TIMESTAMP '2001-01-01'")) == []
     assert named.rows(read.format(", since => TIMESTAMP '2001-01-01'")) == every
-    with pytest.raises(Exception, match="not both"):
+    with pytest.raises(Exception, match="and not several"):
         named.rows(read.format(", first => 1, since => TIMESTAMP '2001-01-01'"))
+    assert named.rows(read.format(", first_txid => 11, last_txid => 30")) == every[2:4]
     found = named.rows("SELECT stream, segment FROM stream_metadata('eu/orders')")
     assert found == [("eu/orders", 1)]
     assert named.rows("SELECT DISTINCT stream FROM stream_metadata('parted')") == []

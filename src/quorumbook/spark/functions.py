@@ -1,7 +1,8 @@
 """Table functions for SQL, of ledgers, of streams and of the metadata of streams.
 
     bk_entries(ledger, first, last)   bk_ledger(ledger)
-    read_stream(stream, first, last, since, until)   stream_metadata(stream)
+    read_stream(stream, first, last, since, until, first_txid, last_txid)
+    stream_metadata(stream)
 
 Their arguments say what is read, and nothing else is.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
@@ -32,6 +33,8 @@ from quorumbook.streams.partitions.partition_node import check_stream_exists, pa
 from quorumbook.streams.partitions.partitioning import partition_name
 from quorumbook.streams.tables.rows import segment_rows
 
+#: One end of what is read: a sequence id, a time, a transaction id, of which one may be given.
+_Bound: TypeAlias = tuple[int | None, datetime | None, int | None]
 _ENTRIES = "ledger_id bigint, entry_id bigint, size int, value binary"
 _OF_RECORDS = ("seq", "timestamp", "key", "value", "headers", "partition", "txid")
 _LEDGER = "ledger_id bigint, state string, last_entry bigint, length bigint, fragments int"
@@ -63,7 +66,7 @@ def register_functions(spark: SparkSession, given: Mapping[str, str]) -> list[st
             )
 
     class Records:
-        """Records of one stream; sequence ids and times, the last one included, bound them."""
+        """Records of one stream; sequence ids, times and transaction ids, both ends included."""
 
         def eval(
             self,
@@ -72,9 +75,12 @@ def register_functions(spark: SparkSession, given: Mapping[str, str]) -> list[st
             last: int | None = None,
             since: datetime | None = None,
             until: datetime | None = None,
+            first_txid: int | None = None,
+            last_txid: int | None = None,
         ) -> Iterator[tuple[Any, ...]]:
             """Yield the records."""
-            return records_of(given, stream, (first, last), (since, until))
+            bounds = ((first, since, first_txid), (last, until, last_txid))
+            return records_of(given, stream, *bounds)
 
     class Segments:
         """What the metadata say of the segments of one stream."""
@@ -101,22 +107,26 @@ def _ddl(columns: Mapping[str, DataType], names: tuple[str, ...] = ()) -> str:
 def records_of(
     given: Mapping[str, str],
     stream: str,
-    ids: tuple[int | None, int | None],
-    times: tuple[datetime | None, datetime | None],
+    first: _Bound,
+    last: _Bound,
 ) -> Iterator[tuple[Any, ...]]:
     """Yield records of a stream from the first to the last one, of those that are asked for.
 
     Raises:
-        ConfigError: both a sequence id and a time say where to begin, or where to end.
+        ConfigError: more than one of sequence id, time and transaction id says where to begin, or
+            where to end.
     """
     said = {**given, "path": f"stream:{stream}", "includeHeaders": "true"}
-    for end, number, at, more in (
-        ("starting", ids[0], times[0], 0), ("ending", ids[1], times[1], 1),
-    ):  # fmt: skip
-        if number is not None and at is not None:
-            raise ConfigError("a sequence id or a time says where to begin or to end, not both")
+    for end, (number, at, txid), more in ("starting", first, 0), ("ending", last, 1):
+        if 3 - (number, at, txid).count(None) > 1:
+            raise ConfigError(
+                "a sequence id, a time or a transaction id says where to begin or to end, and "
+                "not several"
+            )
         if number is not None:
             said[f"{end}Offsets"] = json.dumps({stream: number + more})
+        if txid is not None:
+            said[f"{end}Offsets"] = json.dumps({stream: f"txid:{txid + more}"})
         if at is not None:
             said[f"{end}Timestamp"] = str(int(at.timestamp() * 1000) + more)
     schema = struct_of(STREAM_COLUMNS, _OF_RECORDS)

@@ -42,11 +42,12 @@ READ_OPTIONS = (
     option(
         "startingOffsets", Kind.TEXT, "",
         "Where to begin: earliest (a batch), latest (a query), or JSON that maps names to"
-        " numbers.", READS,
+        " numbers, or to `txid:NUMBER`.", READS,
     ),
     option(
         "endingOffsets", Kind.TEXT, "latest",
-        "The end of a batch, not included: latest, or JSON that maps names to numbers.",
+        "The end of a batch, not included: latest, or JSON that maps names to numbers, or to "
+        "`txid:NUMBER`.",
         (Use.READ,),
     ),
     option(

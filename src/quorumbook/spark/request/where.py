@@ -2,6 +2,7 @@
 
     startingOffsets   earliest | latest | {"eu/orders": 17, "b": -2} | the JSON of a checkpoint
                       {"orders": {"0": 17, "1": -2}} by partitions
+                      {"eu/orders": "txid:5000"}, the first record with this id or a larger one
                       {"public/default/orders": "12:40"}, ledger and entry of a topic of Pulsar
     startingTimestamp, startingOffsetsByTimestamp {"eu/orders": 1700000000000}
 
@@ -15,7 +16,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.request.offsets import Offset, Offsets, parse_offset
@@ -24,6 +25,7 @@ from quorumbook.streams.partitions.partitioning import partition_name
 EARLIEST, LATEST = -2, -1
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
+_TXID = re.compile(r"txid:(\d{1,19})")
 _MESSAGE = re.compile(r"(\d{1,18}):(\d{1,18})(?::(\d{1,9}))?")
 
 
@@ -35,6 +37,16 @@ class MessagePlace(NamedTuple):
     batch_index: int
 
 
+class TxidPlace(NamedTuple):
+    """The first record of a stream with a transaction id, or with a larger one."""
+
+    txid: int
+
+
+#: A sequence or entry id, EARLIEST, LATEST, what a checkpoint has, or what is said in words.
+Place: TypeAlias = int | Offset | TxidPlace | MessagePlace
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """One end of what is read: of everything, or of each stream or ledger by name."""
@@ -42,8 +54,7 @@ class Where:
     #: The option it comes from; for messages.
     option: str
     default: int
-    #: Sequence or entry ids, EARLIEST, LATEST, offsets, or what is said of a topic of Pulsar.
-    places: Mapping[str, int | Offset | MessagePlace]
+    places: Mapping[str, Place]
     #: Milliseconds since 1970, of each …
     times_ms: Mapping[str, int]
     #: … or of all; None: no time is given.
@@ -53,7 +64,7 @@ class Where:
         """Return the time that stands for a name, or for the stream whose partition it is."""
         return self.times_ms.get(name, self.times_ms.get(title, self.time_ms))
 
-    def place_of(self, name: str, title: str) -> int | Offset | MessagePlace:
+    def place_of(self, name: str, title: str) -> Place:
         """Return the place that does."""
         return self.places.get(name, self.places.get(title, self.default))
 
@@ -78,7 +89,7 @@ def parse_where(
         default, offsets = _WORDS[offsets.lower()], ""
     if option == "ending" and default == EARLIEST:
         raise ConfigError("endingOffsets: a batch that ends at the earliest has nothing in it")
-    places: dict[str, int | Offset | MessagePlace] = {}
+    places: dict[str, Place] = {}
     try:
         found = _object(offsets)
         if "v" in found and "c" in found:
@@ -116,13 +127,19 @@ def _by_partition(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield partition_name(name, int(number)), each
 
 
-def _place(value: Any) -> int | Offset | MessagePlace:
+def _place(value: Any) -> Place:
     if isinstance(value, list):
         return parse_offset(value)
     if isinstance(value, str):
+        match = _TXID.fullmatch(value)
+        if match is not None:
+            return TxidPlace(int(match[1]))
         match = _MESSAGE.fullmatch(value)
         if match is None:
-            raise ValueError(f"{value!r} is not an offset (a topic of Pulsar has LEDGER:ENTRY)")
+            raise ValueError(
+                f"{value!r} is not an offset (streams have txid:NUMBER besides, topics of Pulsar "
+                "LEDGER:ENTRY)"
+            )
         return MessagePlace(int(match[1]), int(match[2]), int(match[3] or 0))
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
         raise ValueError(f"{value!r} is not an offset")

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 from quorumbook.errors import ConfigError
 from quorumbook.spark.request.offsets import Offset
-from quorumbook.spark.request.where import EARLIEST, LATEST, MessagePlace, Where
+from quorumbook.spark.request.where import (
+    EARLIEST,
+    LATEST,
+    MessagePlace,
+    Place,
+    TxidPlace,
+    Where,
+)
 from quorumbook.spark.rows.stream_views import StreamViews
 from quorumbook.spark.rows.topic_views import TopicViews
 from quorumbook.spark.rows.views import View, Views
 from quorumbook.streams.errors import PositionTruncatedError
-from quorumbook.streams.reading.seek import find_sequence_id, find_time
+from quorumbook.streams.reading.seek import find_sequence_id, find_time, find_txid
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +44,8 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
 
     Raises:
         PositionTruncatedError: that record was truncated away.
-        ConfigError: see ``is_strict_time``; or a ledger is asked for a time; or a number is beyond
-            the one that comes next.
+        ConfigError: see ``is_strict_time``; or a ledger is asked for a time or a transaction id;
+            or a number is beyond the one that comes next.
     """
     time_ms = where.time_of(view.name, view.title)
     if time_ms is not None:
@@ -52,6 +59,11 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
         return view.end
     if isinstance(views, TopicViews) or isinstance(place, MessagePlace):
         return _of_topic(where, place, view, views)
+    if isinstance(place, TxidPlace):
+        if not isinstance(views, StreamViews):
+            raise ConfigError(f"{where.option}: entries of {view.name} have no transaction ids")
+        found = Offset(view.birth, *await find_txid(views.context(view.name), place.txid))
+        return min(found, view.end, key=lambda each: each.place)
     if not isinstance(views, StreamViews):
         if place > view.end.entry:
             raise _beyond(where, place, view)
@@ -66,7 +78,7 @@ async def resolve(where: Where, view: View, views: Views, *, is_strict_time: boo
     return found
 
 
-def _of_topic(where: Where, place: int | MessagePlace, view: View, views: Views) -> Offset:
+def _of_topic(where: Where, place: Place, view: View, views: Views) -> Offset:
     if not isinstance(views, TopicViews) or not isinstance(place, MessagePlace):
         raise ConfigError(
             f"{where.option}: {place!r} is not a place in {view.name}: streams and ledgers take a "
