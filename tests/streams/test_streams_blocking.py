@@ -586,6 +586,40 @@ def test_records_put_by_threads_are_stored_once_and_in_each_threads_order(ns: Na
         assert [int(number) for who, number in found if int(who) == thread] == list(range(500))
 
 
+def test_the_window_is_as_large_as_ever_behind_calls_of_every_kind(ns: Namespace) -> None:
+    ns.create_stream("s")
+    with ns.stream("s").writer(max_pending_records=40, max_pending_bytes=20_000) as writer:
+
+        def fill(size: int) -> int:
+            """Return how many records of a size the window takes while nothing is confirmed."""
+            gate, count = threading.Event(), 0
+            writer._loop_thread.loop.call_soon_threadsafe(gate.wait, PATIENCE_S)  # holds it up
+            try:
+                while True:
+                    writer.put(bytes(size))
+                    count += 1
+            except BackpressureError:
+                assert writer.pending_records == count
+                return count
+            finally:
+                gate.set()
+                writer.flush()
+                assert writer.pending_records == 0
+
+        small, large = fill(0), fill(1_000)
+        for _ in range(3):
+            writer.put(b"plain")
+            writer.append_nowait(b"future")
+            writer.put(b"key", key=b"k")
+            writer.append_batch_nowait([b"a", b"batch"])
+            writer.put(b"joins nobody")
+            writer.append(b"waits")
+            writer.flush()
+        assert (fill(0), fill(1_000)) == (small, large)
+        assert small == 40
+        assert 0 < large < 20
+
+
 def test_records_wait_on_the_loop_for_what_they_carry(ns: Namespace) -> None:
     """The calling side counts payloads, the writer also what goes with them."""
     ns.create_stream("s")

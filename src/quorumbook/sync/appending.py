@@ -39,9 +39,11 @@ class Appending(ClosingQuietly[A], Generic[A, C]):
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        #: How many, and how many bytes, are not confirmed; and those that were refused last.
-        self._count = 0
-        self._bytes = 0
+        #: How many were appended ever, with how many bytes; and to what these may grow until more
+        #: is confirmed.  An append looks at these four, and changes two.
+        self._appended = self._appended_bytes = 0
+        self._limit, self._limit_bytes = max_count, max_bytes
+        #: How many, and how many bytes, were refused last.
         self._refused = (1, 0)
         self._queue: list[Call] = []
         #: The last of the queue, if more may still join it.
@@ -50,15 +52,32 @@ class Appending(ClosingQuietly[A], Generic[A, C]):
         self._waiting: deque[Call] = deque()
         self._pumping: asyncio.Task[None] | None = None
 
+    @property
+    def _count(self) -> int:
+        """How many are not confirmed."""
+        # In this order it is never too few, whatever other threads do between.
+        confirmed = self._limit - self._max_count
+        return self._appended - confirmed
+
+    @property
+    def _bytes(self) -> int:
+        """How many bytes are not confirmed."""
+        confirmed = self._limit_bytes - self._max_bytes
+        return self._appended_bytes - confirmed
+
     # On the calling thread, with the lock
 
     def _enqueue(self, call: Call) -> None:
         """Have the loop thread take a call behind all others, and nothing join those."""
         is_first = not self._queue
         self._queue.append(call)
-        self._joined = None
+        self._end_joined()
         if is_first:
             self._loop_thread.loop.call_soon_threadsafe(self._take)
+
+    def _end_joined(self) -> None:
+        """Have nothing more join the last call."""
+        self._joined = None
 
     def _has_room(self, count: int, size_bytes: int) -> bool:
         # What is too large for any window is the writer's to refuse.
@@ -101,7 +120,8 @@ class Appending(ClosingQuietly[A], Generic[A, C]):
 
     def _take(self) -> None:
         with self._lock:
-            calls, self._queue, self._joined = self._queue, [], None
+            self._end_joined()
+            calls, self._queue = self._queue, []
         self._waiting += calls
         if self._pumping is None:
             self._start()
@@ -129,7 +149,7 @@ class Appending(ClosingQuietly[A], Generic[A, C]):
 
     def _finish(self, call: Call, outcome: asyncio.Future[Any]) -> None:
         with self._room:
-            self._count -= call.count
-            self._bytes -= call.size_bytes
+            self._limit += call.count
+            self._limit_bytes += call.size_bytes
             self._room.notify_all()
         call.finish(outcome)

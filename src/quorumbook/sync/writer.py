@@ -93,14 +93,14 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
         size = len(payload) + ENTRY_OVERHEAD_BYTES
         with self._lock:
             if (
-                self._count >= self._max_count
-                or self._bytes + size > self._max_bytes
+                self._appended >= self._limit
+                or self._appended_bytes + size > self._limit_bytes
                 or size > self._max_size
                 or self._is_over
             ):
                 self._check(payload)
-            self._count += 1
-            self._bytes += size
+            self._appended += 1
+            self._appended_bytes += size
             batch = self._joined or self._begin()
             index = batch.count
             batch.count = index + 1
@@ -147,8 +147,8 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
         with self._lock:
             self._check_open()
             self._check_room(len(copies), size)
-            self._count += len(copies)
-            self._bytes += size
+            self._appended += len(copies)
+            self._appended_bytes += size
             batch = self._joined or self._begin()
             first = batch.count
             batch.count = first + len(copies)

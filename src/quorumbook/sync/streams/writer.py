@@ -80,18 +80,27 @@ _Row: TypeAlias = bytes | tuple[bytes, dict[str, Any] | None, LoopFuture[Appende
 class _Run(_Call[None]):
     """Records that joined one behind the other, and go to the writer together."""
 
-    __slots__ = ("_begun", "_last", "_refusal", "_writer", "are_plain", "first_ticket", "rows")
+    __slots__ = (
+        "_begun", "_bytes_before", "_last", "_refusal", "_writer", "are_plain", "first_ticket",
+        "rows",
+    )  # fmt: skip
 
-    def __init__(self, writer: aio.StreamWriter, first_ticket: int) -> None:
+    def __init__(self, writer: aio.StreamWriter, first_ticket: int, bytes_before: int) -> None:
         super().__init__(self._begin_rows, 0, 0)
         self._writer = writer
         self.first_ticket = first_ticket
+        self._bytes_before = bytes_before
         self.rows: list[_Row] = []
         #: Whether all rows are nothing but payloads.
         self.are_plain = True
         self._begun = 0
         self._last = -1
         self._refusal: Exception | None = None
+
+    def end(self, next_ticket: int, bytes_until: int) -> None:
+        """Learn how much was appended by when nothing more joins."""
+        self.count = next_ticket - self.first_ticket
+        self.size_bytes = bytes_until - self._bytes_before
 
     def _begin_rows(self) -> asyncio.Future[None]:
         """Put what was not put yet; what is refused holds up nobody else."""
@@ -138,7 +147,6 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         super().__init__(writer, options.max_pending_records, options.max_pending_bytes)
         #: Runs that are not settled.
         self._runs: deque[_Run] = deque()
-        self._next_ticket = 0
         #: What went wrong with a run of which nobody was told, and its first ticket.
         self._failure: tuple[int, BaseException] | None = None
 
@@ -196,8 +204,20 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         """
         if self._process_generation != forks.generation:
             self._check_process()
-        kept = payload if type(payload) is bytes else frozen(payload)
-        if key is None and headers is None and event_time_ms is None and producer_seq is None:
+        is_plain = key is None and headers is None and event_time_ms is None
+        if is_plain and producer_seq is None and type(payload) is bytes:
+            # As ``_join`` does, without a call: nothing costs a record as much as these lines.
+            with self._lock:
+                ticket = self._appended
+                bytes_until = self._appended_bytes + len(payload) + ENTRY_OVERHEAD_BYTES
+                run = self._joined
+                if run is not None and ticket < self._limit and bytes_until <= self._limit_bytes:
+                    run.rows.append(payload)
+                    self._appended = ticket + 1
+                    self._appended_bytes = bytes_until
+                    return ticket
+        kept = frozen(payload)
+        if is_plain and producer_seq is None:
             return self._join(kept)
         options: dict[str, Any] = {"key": key, "headers": headers, "event_time_ms": event_time_ms}
         if producer_seq is not None:
@@ -283,9 +303,9 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
                 if not waits:
                     self._check_room(call.count, call.size_bytes)
                 self._room.wait()
-            self._count += call.count
-            self._bytes += call.size_bytes
             self._enqueue(call)
+            self._appended += call.count
+            self._appended_bytes += call.size_bytes
         return call.future
 
     def _join(
@@ -302,11 +322,12 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
         size_bytes = len(payload) + ENTRY_OVERHEAD_BYTES
         is_plain = options is None and future is None
         with self._lock:
-            if self._count >= self._max_count or self._bytes + size_bytes > self._max_bytes:
+            bytes_until = self._appended_bytes + size_bytes
+            if self._appended >= self._limit or bytes_until > self._limit_bytes:
                 self._check_room(1, size_bytes)
             run = self._joined
             if run is None:
-                run = _Run(self._aio, self._next_ticket)
+                run = _Run(self._aio, self._appended, self._appended_bytes)
                 self._runs.append(run)
                 self._enqueue(run)
                 self._joined = run
@@ -315,18 +336,20 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
             else:
                 run.are_plain = False
                 run.rows.append((payload, options, future))
-            run.count += 1
-            run.size_bytes += size_bytes
-            self._count += 1
-            self._bytes += size_bytes
-            ticket = self._next_ticket
-            self._next_ticket = ticket + 1
+            ticket = self._appended
+            self._appended = ticket + 1
+            self._appended_bytes = bytes_until
         return ticket
+
+    def _end_joined(self) -> None:
+        if self._joined is not None:
+            self._joined.end(self._appended, self._appended_bytes)
+        super()._end_joined()
 
     def _confirmed(self, ticket: int) -> None:
         """Wait until a record that joined, and all that did before it, are safe."""
         with self._room:
-            if ticket >= self._next_ticket:
+            if ticket >= self._appended:
                 raise LocalProtocolError(f"no record has ticket {ticket} yet")
             waited = [run.future for run in self._runs if run.first_ticket <= ticket]
             failure = self._failure
