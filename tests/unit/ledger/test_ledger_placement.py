@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -96,6 +97,34 @@ def monkeypatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Without the search that takes a turn for those that stand alike.
     monkeypatch.setattr(choice._Search, "_take_in_turn", lambda search: None)
     yield
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bookies_that_are_alike_make_any_ensemble(seed: int) -> None:
+    dice = Random(seed)
+    size = dice.randrange(1, 5)
+    shape = Shape(size, dice.randrange(1, size + 1), 1)
+    bookies = frozenset(BOOKIES[: dice.randrange(size, 7)])
+    place = dice.choice(({}, dict.fromkeys(bookies, "/r1"), {"b0:3181": "/r2"}))
+    machines = dice.choice(({}, dict.fromkeys(bookies, "m")))
+    policy = dice.choice(
+        (Policy(), RackAware(), RackAware(is_enforced=True), Policy(are_ack_domains_enforced=True))
+    )
+    cluster = KnownBookies(bookies, place, machines=machines)
+    wanted = outcome(lambda: one(policy, shape, cluster, seed))
+    if choice.are_alike(policy, shape, cluster):
+        assert wanted == choice.any_ensemble(shape, bookies, Random(seed))
+    else:
+        assert place or machines or policy != Policy()
+
+
+def test_bookies_that_someone_prefers_are_not_alike() -> None:
+    alike = KnownBookies(frozenset(BOOKIES))
+    assert choice.are_alike(Policy(), THREE, alike)
+    assert choice.are_alike(RackAware(), THREE, alike)
+    assert not choice.are_alike(Policy(), THREE, replace(alike, first_bookie=BOOKIES[0]))
+    assert not choice.are_alike(Policy(), THREE, replace(alike, weights={BOOKIES[0]: 0.5}))
+    assert not choice.are_alike(Policy(), THREE, KnownBookies(frozenset()))
 
 
 def test_where_all_stand_alike_few_costs_are_counted() -> None:

@@ -118,6 +118,8 @@ class ClientBookies:
     @property
     def quarantined(self) -> frozenset[BookieId]:
         """Return the bookies that are not chosen for now."""
+        if not self._quarantine:
+            return frozenset()
         now_ns = self._env.clock.now_ns()
         for bookie_id in [b for b, q in self._quarantine.items() if q.until_ns <= now_ns]:
             del self._quarantine[bookie_id]
@@ -319,6 +321,8 @@ class ClientBookies:
     ) -> dict[BookieId, BookieUnavailableError]:
         """Connect to bookies; return those that cannot be connected to, and why."""
         wanted = [bookie_id for bookie_id in bookie_ids if not self.fast(bookie_id).is_connected]
+        if not wanted:  # as of nearly every new ledger
+            return {}
         outcomes = await asyncio.gather(
             *(self.fast(bookie_id).connected() for bookie_id in wanted), return_exceptions=True
         )

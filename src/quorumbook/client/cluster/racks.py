@@ -37,6 +37,8 @@ class RackSource(Protocol):
 
     #: Whether the addresses of bookies are needed for that.
     needs_addresses: bool
+    #: Changes whenever it may tell another location.
+    revision: int
 
     def is_fresh(self, addresses: Mapping[BookieId, str]) -> bool:
         """Tell whether nothing is to be asked for these bookies."""
@@ -80,12 +82,12 @@ class TableRacks:
         self._lock = asyncio.Lock()
         #: Changes heard of, and those that the rows are as new as.
         self._heard = 1
-        self._seen = 0
+        self.revision = 0
 
     def is_fresh(self, addresses: Mapping[BookieId, str]) -> bool:
         """Tell whether the table was not changed since it was read."""
         del addresses
-        return self._seen == self._heard
+        return self.revision == self._heard
 
     async def refresh(self, addresses: Mapping[BookieId, str]) -> None:
         """Read the table."""
@@ -95,7 +97,7 @@ class TableRacks:
             heard = self._heard
             try:
                 self._rows = await self._table.read(self._changed)
-                self._seen = heard
+                self.revision = heard
             except MetadataError as error:
                 _log.warning("the table of racks cannot be read: %s", error)
 
@@ -123,6 +125,7 @@ class AskedRacks:
         self._resolve = resolve
         self._refresh_ns = int(refresh_s * _NS)
         self._known: dict[str, str | None] = {}
+        self.revision = 0
         self._asked_ns = 0
         self._worker: Worker | None = None
         self._lock = asyncio.Lock()
@@ -160,6 +163,7 @@ class AskedRacks:
                 _log.warning("where bookies stand cannot be told: %s", error)
                 for name in names:
                     self._known.setdefault(name, None)
+            self.revision += 1
 
     async def _numeric(self, name: str) -> str:
         try:

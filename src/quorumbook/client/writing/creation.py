@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import Protocol, Self
 
@@ -106,7 +107,7 @@ async def create(
         LedgerExistsError: there is a ledger of the given id, or a bookie knows the reserved one, or
             very many new ones.
     """
-    NewLedgerOptions(**dataclasses.asdict(shape))  # refuses it, or does nothing
+    _check_shape(shape)
     if ledger_id is not None and ledger_id not in _LEDGER_IDS:
         raise LocalProtocolError(f"a ledger id must be between 0 and 2**63 - 1, not {ledger_id}")
     custom = dict(custom_metadata)
@@ -151,6 +152,23 @@ async def create(
             raise _all_taken(given_up, made.ledger_id)
         if ledger_id is not None:
             raise _taken(ledger_id)
+
+
+def _check_shape(shape: Shape) -> None:
+    """Refuse sizes, or do nothing."""
+    sizes = shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size
+    # Those of a client's ledgers are the same again and again.
+    check = _known_good if all(type(size) is int for size in sizes) else _known_good.__wrapped__
+    check(*sizes)
+
+
+@functools.cache
+def _known_good(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:
+    NewLedgerOptions(
+        ensemble_size=ensemble_size,
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+    )
 
 
 def _taken(ledger_id: LedgerId) -> LedgerExistsError:
@@ -243,16 +261,19 @@ class _Probe:
 
     async def finds_a_ledger(self) -> bool:
         """Tell whether one of those that answer knows it."""
-        timer = patience.Timer(_SILENCE_S, self._give_up)
-        try:
-            answers = await asyncio.gather(*self._answers, return_exceptions=True)
-        finally:
-            timer.cancel()
-        return any(
-            isinstance(answer, v2.ReadAnswer)
-            and status_of_v2(answer.code) in (Status.OK, Status.NO_ENTRY)
-            for answer in answers
-        )
+        if not all(answer.done() for answer in self._answers):
+            timer = patience.Timer(_SILENCE_S, self._give_up)
+            try:
+                await asyncio.wait(self._answers)
+            finally:
+                timer.cancel()
+        return any(map(_knows_a_ledger, self._answers))
+
+
+def _knows_a_ledger(answer: asyncio.Future[v2.ReadAnswer]) -> bool:
+    if answer.cancelled() or answer.exception() is not None:
+        return False
+    return status_of_v2(answer.result().code) in (Status.OK, Status.NO_ENTRY)
 
 
 async def _new_ensemble(

@@ -103,6 +103,26 @@ def new_ensemble(
     return filled
 
 
+def are_alike(policy: Policy, shape: Shape, cluster: KnownBookies) -> bool:
+    """Tell whether all writable bookies are as good for every position of a new ledger.
+
+    Then ``new_ensemble`` of all of them, with no labels wanted, is ``any_ensemble``.
+    """
+    sites = {_site(policy, cluster, bookie_id) for bookie_id in cluster.writable}
+    if cluster.weights or cluster.first_bookie or len(sites) != 1:
+        return False
+    (site,) = sites
+    cost = _costs(policy, shape, {site.location}, is_replacement=False)
+    return policy.may_hold(site.location) and cost([site] * shape.ensemble_size)[0] <= 0
+
+
+def any_ensemble(
+    shape: Shape, writable: Collection[BookieId], random: Randomness
+) -> tuple[BookieId, ...]:
+    """Choose the ensemble of a new ledger of bookies that are enough, and alike."""
+    return tuple(shuffled(writable, {}, random)[: shape.ensemble_size])
+
+
 def replacements(
     policy: Policy,
     shape: Shape,
@@ -300,10 +320,7 @@ def _fill(
         queues[_site(policy, cluster, drawn[turn])].append(turn)
     sites = [None if b is None else _site(policy, cluster, b) for b in slots]
     reachable = {site.location for site in (*queues, *sites) if site is not None}
-    policy_cost = policy.costs(shape, reachable, is_replacement=bool(replaced))
-    if policy.are_ack_domains_enforced:
-        policy_cost = _with_ack_domains(policy, shape, policy_cost)
-    cost = costs_of_sites(shape, policy_cost)
+    cost = _costs(policy, shape, reachable, is_replacement=bool(replaced))
     preferences = {each: preference(each.location) for each in queues}
     search = _Search(sites, queues, cost, preferences, policy.default_location)
     turns = search.run()
@@ -312,6 +329,15 @@ def _fill(
         return None
     chosen = iter(turns)
     return tuple(drawn[next(chosen)] if b is None else b for b in slots)
+
+
+def _costs(
+    policy: Policy, shape: Shape, reachable: Collection[str], *, is_replacement: bool
+) -> Callable[[Sites], Cost]:
+    cost = policy.costs(shape, reachable, is_replacement=is_replacement)
+    if policy.are_ack_domains_enforced:
+        cost = _with_ack_domains(policy, shape, cost)
+    return costs_of_sites(shape, cost)
 
 
 def _with_ack_domains(
