@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,10 @@ _KEPT_HIGH_BITS = 3
 _MAX_HIGH_BITS = 2**31 - 1
 #: So often a counter is raised by one rather than left behind; a minute, on a slow store.
 MAX_STEPS = 1_000_000
+#: So many steps within the time for which ids are kept have ids taken ahead, so many of them.
+_QUICK_STEPS = 16
+_AHEAD_MIN, _AHEAD_MAX = 16, 128
+_STOCK_NS = 1_000_000_000
 #: The peer's store keeps its last 500 requests in memory.
 _STEPS_AT_ONCE = 100
 
@@ -175,7 +180,10 @@ class LedgerIdGenerator:
     """Gives ids that no other generator of the cluster gives.
 
     Those that are asked for while ids are being taken get theirs together, in one step of the
-    store.  Nothing is taken that nobody asked for, so the ids of one program have no gaps.
+    store.  Who goes on to ask quickly has the next ones taken ahead, while the ledgers before are
+    created, so that most of them wait for no step: what is asked for during two steps, or a few
+    more.  Of these nobody gets what was not asked for within a second.  Otherwise nothing is taken
+    that nobody asked for.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -187,6 +195,14 @@ class LedgerIdGenerator:
         #: Who waits for an id, and what takes ids for them.
         self._waiting: list[asyncio.Future[LedgerId]] = []
         self._taking: asyncio.Task[None] | None = None
+        #: Taken ahead, when that was, how many are to be, and how many ids were asked for during
+        #: this step.
+        self._stock: deque[LedgerId] = deque()
+        self._stocked_ns = 0
+        self._ahead = 0
+        self._asked = 0
+        #: When the last steps began.
+        self._steps_ns: deque[int] = deque(maxlen=_QUICK_STEPS)
 
     async def next_id(self) -> LedgerId:
         """Return an id that was never given before.
@@ -194,11 +210,26 @@ class LedgerIdGenerator:
         Raises:
             LedgerIdOverflowError: none is left.
         """
+        self._asked += 1
+        ledger_id = self._from_stock()
+        if ledger_id is not None:
+            return ledger_id
         answer: asyncio.Future[LedgerId] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         if self._taking is None:
             self._taking = asyncio.ensure_future(self._take())
         return await answer
+
+    def _from_stock(self) -> LedgerId | None:
+        if not self._stock:
+            return None
+        if self._store.env.clock.now_ns() - self._stocked_ns > _STOCK_NS:
+            self._stock.clear()
+            return None
+        ledger_id = self._stock.popleft()
+        if self._taking is None and self._is_stock_low():
+            self._taking = asyncio.ensure_future(self._take())
+        return ledger_id
 
     async def close(self) -> None:
         """Wait until the nodes that ids were taken from are deleted."""
@@ -207,28 +238,52 @@ class LedgerIdGenerator:
         await asyncio.gather(*self._deletions)
 
     async def _take(self) -> None:
-        """Take ids for those who wait, and for those who come meanwhile."""
+        """Take ids for those who wait, for those who come meanwhile, and ahead."""
         most = self._store.multi_limit // 2
         try:
-            while self._waiting:
+            while self._waiting or self._is_stock_low():
+                is_quick = self._begin_step()
                 waiting = self._waiting[:most]
+                count = min(most, len(waiting) + max(0, self._ahead - len(self._stock)))
+                if not count:
+                    break
                 try:
-                    ids = await self._next_ids(len(waiting))
+                    ids = await self._next_ids(count)
                 except QuorumbookError as error:
+                    self._ahead = 0
                     del self._waiting[: len(waiting)]
                     for answer in waiting:
                         if not answer.done():
                             answer.set_exception(copy.copy(error))
                     continue
                 # A run may end early, where its counter ends; the others are next.
-                del self._waiting[: len(ids)]
-                for answer, ledger_id in zip(waiting, ids, strict=False):
+                self._stock += ids
+                served = self._waiting[: len(self._stock)]
+                del self._waiting[: len(served)]
+                for answer in served:
+                    ledger_id = self._stock.popleft()
                     if not answer.done():
                         answer.set_result(ledger_id)
+                self._stocked_ns = self._store.env.clock.now_ns()
+                self._ahead = min(max(_AHEAD_MIN, 2 * self._asked), _AHEAD_MAX) if is_quick else 0
         finally:
             self._taking = None
             for answer in self._waiting:
                 answer.cancel()
+
+    def _is_stock_low(self) -> bool:
+        return self._ahead > 0 and 2 * len(self._stock) <= self._ahead
+
+    def _begin_step(self) -> bool:
+        """Note that a step begins; return whether ids are asked for so quickly that it pays."""
+        now_ns = self._store.env.clock.now_ns()
+        steps_ns = self._steps_ns
+        steps_ns.append(now_ns)
+        is_quick = len(steps_ns) == _QUICK_STEPS and now_ns - steps_ns[0] <= _STOCK_NS
+        if not is_quick:
+            self._ahead = 0
+        self._asked = 0
+        return is_quick
 
     async def _next_ids(self, count: int) -> Sequence[LedgerId]:
         if self._kind is None:

@@ -242,3 +242,81 @@ async def test_each_that_waits_is_told_of_an_error_and_later_ids_come(initialise
     cancelled.cancel()
     assert await asyncio.gather(*others) == [2, 3]
     await generator.close()
+
+
+async def ask_quickly(generator, count=40):
+    """Ask as a program that creates one ledger after the other; return what it got."""
+    found = []
+    for _ in range(count):
+        found.append(await generator.next_id())
+        for _ in range(20):  # the ledger is created
+            await asyncio.sleep(0)
+    return found
+
+
+async def test_who_asks_quickly_has_ids_taken_ahead_without_a_gap(initialised):
+    store = CountingStore(initialised)
+    generator = LedgerIdGenerator(store)
+    assert await ask_quickly(generator) == list(range(40))
+    store.writes.clear()
+    # It is there: nobody waits for the store, and what is taken for it is a successor.
+    before = await generator.next_id()
+    assert not store.writes
+    many = await asyncio.gather(*(generator.next_id() for _ in range(300)))
+    assert sorted(many) == list(range(before + 1, before + 301))
+    await generator.close()
+    assert await initialised.children("/ledgers/idgen") == []
+    # A step or two ahead, not more.
+    node = await initialised.exists("/ledgers/idgen")
+    assert created_count(node) <= before + 301 + 2 * 128
+
+
+async def test_who_asks_slowly_has_nothing_taken_ahead(initialised, clock):
+    generator = LedgerIdGenerator(initialised)
+    for wanted in range(40):
+        assert await generator.next_id() == wanted
+        clock.advance(0.1)
+    await generator.close()
+    assert created_count(await initialised.exists("/ledgers/idgen")) == 40
+
+
+async def test_ids_that_nobody_asked_for_in_time_are_given_to_nobody(initialised, clock):
+    generator = LedgerIdGenerator(initialised)
+    await ask_quickly(generator)
+    given = created_count(await initialised.exists("/ledgers/idgen"))
+    assert given > 40
+    clock.advance(2)
+    assert await generator.next_id() == given
+    await generator.close()
+
+
+async def test_programs_that_take_ids_ahead_have_different_ones(open_memory, initialised):
+    generators = [LedgerIdGenerator(await open_memory()) for _ in range(3)]
+    found = await asyncio.gather(*(ask_quickly(each, 60) for each in generators))
+    for ids in found:
+        assert ids == sorted(ids)
+    assert len({one for ids in found for one in ids}) == 180
+    for generator in generators:
+        await generator.close()
+
+
+async def test_an_error_while_ids_are_taken_ahead_is_nobodys_and_later_ids_come(
+    initialised, monkeypatch
+):
+    generator = LedgerIdGenerator(initialised)
+    found = await ask_quickly(generator)
+
+    async def away(*_, **__):
+        raise MetadataUnavailableError("no server answers")
+
+    with monkeypatch.context() as patch:
+        for name in ("create", "multi"):
+            patch.setattr(initialised, name, away)
+        found.append(await generator.next_id())  # of those that were taken before
+        with pytest.raises(MetadataUnavailableError):
+            for _ in range(300):
+                found.append(await generator.next_id())
+                await asyncio.sleep(0)
+    found += await ask_quickly(generator)
+    assert found == sorted(set(found))
+    await generator.close()
