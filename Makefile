@@ -164,7 +164,7 @@ adversary: setup  ## Attack by what lies between grammar and volume; writes docs
 	PYTHONPATH=tests $(BIN)/python -m security.adversary --seconds $(SECONDS_EACH) \
 		--report docs/reports/adversary.md
 
-limits: setup  ## Attack a bookie by volume (a quarter of an hour); writes docs/reports/limits.md.
+limits: setup  ## Attack a bookie by volume (half an hour); writes docs/reports/limits.md.
 	PYTHONPATH=tests $(BIN)/python -m security.limits.run --report docs/reports/limits.md
 
 limits-hour: setup  ## Attack a bookie in all ways for an hour; writes docs/reports/limits-hour.md.

@@ -35,8 +35,8 @@ async def test_an_attack_ends_no_bookie_and_takes_no_more_memory_than_is_promise
 
 def _outcome(name: str) -> Outcome:
     return Outcome(
-        name, "client", 10**9, 40 * MB, 400 * MB, 0.01, 0.02, (1.0, 2.0), (1.0, 3.0), (5.0, 8.9),
-        1234, False, [(100 + minute) * MB for minute in range(60)],
+        name, "client", 10**9, 40 * MB, 400 * MB, 0.01, 0.02, [2.0] * 2, [3.0] * 2,
+        [8.9] * 2, False, [(100 + minute) * MB for minute in range(60)],
     )  # fmt: skip
 
 
@@ -63,8 +63,19 @@ def test_an_attack_that_cannot_be_measured_costs_its_own_row_alone(
     assert [line.split(":")[0] for line in rows] == ["| small", "| fences", "| mixed"]
     assert rows[1].endswith("| not run: OSError no room / for it |")
     assert {line.count("|") for line in rows} == {run.HEAD.splitlines()[0].count("|")}
-    assert "| small" in seen[1]
-    assert "| fences" in seen[2]
+    assert "| small" in seen[3]
+    assert "| fences" in seen[-1]
+
+
+def test_rounds_of_an_attack_are_one_outcome() -> None:
+    one, other = _outcome("small"), _outcome("small")
+    other.peak_bytes, other.stall_s, other.has_ended = 500 * MB, 0.06, True
+    one.attacked_ms, other.attacked_ms = [9.1] * 2, [1.0] * 398
+    both = one.with_round(other)
+    assert (both.peak_bytes, both.stall_s, both.has_ended) == (500 * MB, 0.06, True)
+    assert (both.appended, len(both.quiet_ms), len(both.control_ms)) == (400, 4, 4)
+    assert run.misses(one) == ["p99"]
+    assert run.misses(both) == run.misses(other.with_round(one)) == ["exit", "stall"]
 
 
 def test_the_hour_has_a_page_and_what_stands_below_it_stays(

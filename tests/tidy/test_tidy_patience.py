@@ -16,6 +16,7 @@ _OWN = {
     "autorecovery/copying/worker.py",
     "bookie/connections/answer_budget.py",
     "bookie/disks.py",
+    "bookie/http/metrics_text.py",
     "bookie/membership/healing.py",
     "cli/cluster/zookeeper.py",
     "client/cluster/bookies.py",

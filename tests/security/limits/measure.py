@@ -49,14 +49,35 @@ class Outcome:
     peak_bytes: int
     stall_s: float
     wall_stall_s: float
-    quiet_ms: tuple[float, float]
-    #: While another bookie of the machine was attacked; None if that was not asked for.
-    control_ms: tuple[float, float] | None
-    attacked_ms: tuple[float, float]
-    appended: int
+    #: What each append of the honest writer took.
+    quiet_ms: list[float]
+    #: While another bookie of the machine was attacked; none if that was not asked for.
+    control_ms: list[float]
+    attacked_ms: list[float]
     has_ended: bool
     #: The most memory seen in each minute, of looks a second apart.
     minutes_bytes: list[int]
+
+    @property
+    def appended(self) -> int:
+        return len(self.attacked_ms)
+
+    def with_round(self, other: Outcome) -> Outcome:
+        """Return what this and another round of the same attack came to."""
+        return Outcome(
+            self.attack, self.by, max(self.sent_bytes, other.sent_bytes),
+            max(self.before_bytes, other.before_bytes), max(self.peak_bytes, other.peak_bytes),
+            max(self.stall_s, other.stall_s), max(self.wall_stall_s, other.wall_stall_s),
+            self.quiet_ms + other.quiet_ms, self.control_ms + other.control_ms,
+            self.attacked_ms + other.attacked_ms, self.has_ended or other.has_ended,
+            self.minutes_bytes + other.minutes_bytes,
+        )  # fmt: skip
+
+
+def p50_p99(took_ms: list[float]) -> tuple[float, float]:
+    """Return the median and the 99th percentile."""
+    cuts = quantiles(took_ms, n=100, method="inclusive")
+    return cuts[49], cuts[98]
 
 
 class Watched:
@@ -150,13 +171,10 @@ class Watched:
     def stalls(self) -> tuple[float, float]:
         return _LONGEST.unpack(self._longest.read_bytes())
 
-    def latency(self, since: float, until: float) -> tuple[float, float]:
-        """Return the median and the 99th percentile, in milliseconds."""
+    def took(self, since: float, until: float) -> list[float]:
+        """Return what each append that ended then took, in milliseconds."""
         took = [ms for moment, ms in self.latencies if since <= moment <= until]
-        if len(took) < 2:
-            return (until - since) * 1000, (until - since) * 1000
-        cuts = quantiles(took, n=100, method="inclusive")
-        return cuts[49], cuts[98]
+        return took if len(took) > 1 else [(until - since) * 1000] * 2
 
 
 async def _look(watched: Watched, minutes_bytes: list[int]) -> None:
@@ -185,8 +203,8 @@ async def measure(
             before = watched.memory("VmRSS")
             quiet = time.monotonic()
             await asyncio.sleep(quiet_s)
-            quiet_ms = watched.latency(quiet, time.monotonic())
-            control_ms = None
+            quiet_ms = watched.took(quiet, time.monotonic())
+            control_ms: list[float] = []
             if has_control:
                 control_ms = await _control(watched, attack, min(seconds, CONTROL_S), scale)
             watched.forget()
@@ -199,8 +217,7 @@ async def measure(
                 print((Path(place) / "bookie.log").read_text(), file=sys.stderr)
             return Outcome(
                 name, attack.by, target.sent_bytes, before, watched.memory("VmHWM"), own, wall,
-                quiet_ms, control_ms, watched.latency(began, ended),
-                sum(began <= moment <= ended for moment, _ in watched.latencies),
+                quiet_ms, control_ms, watched.took(began, ended),
                 watched.process.poll() is not None, minutes_bytes,
             )  # fmt: skip
 
@@ -229,13 +246,11 @@ async def _attack(attack: Attack, target: Target, seconds: float) -> tuple[float
     return began, ended
 
 
-async def _control(
-    watched: Watched, attack: Attack, seconds: float, scale: float
-) -> tuple[float, float]:
+async def _control(watched: Watched, attack: Attack, seconds: float, scale: float) -> list[float]:
     """Attack another bookie, and return what the writer of the watched one notices of it."""
     with tempfile.TemporaryDirectory() as place:
         decoy = Watched(Path(place), is_guarded=watched.is_guarded)
         async with decoy.running():
             began, ended = await _attack(attack, await _prepared(decoy, scale), seconds)
     await asyncio.sleep(1)
-    return watched.latency(began, ended)
+    return watched.took(began, ended)

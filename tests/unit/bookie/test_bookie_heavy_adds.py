@@ -11,7 +11,7 @@ from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, v2_
 from doubles.raw_client import RawClient
 from doubles.waiting import until
 from quorumbook.bookie.connections import loop_turns
-from quorumbook.bookie.connections.add_budget import AddBudget
+from quorumbook.bookie.connections.add_budget import AddBudget, add_weight
 from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
@@ -160,26 +160,48 @@ async def test_those_who_send_much_leave_the_journals_more_to_one_who_sends_litt
     def taken_by_heavy() -> int:
         taken = 0
         while not budget.is_busy:
-            budget.hold(MIB, MIB + taken)
+            budget.hold(MIB, 1, MIB + taken)
             taken += MIB
         for left in reversed(range(taken // MIB)):
-            budget.release(MIB, left * MIB)
+            budget.release(MIB, 1, left * MIB)
         return taken
 
     # Among themselves they keep the journals busy, and a small part of theirs changes nothing.
     assert taken_by_heavy() == 9 * MIB
-    budget.hold(1000, 1000)
-    budget.release(1000, 0)
+    budget.hold(1000, 1, 1000)
+    budget.release(1000, 1, 0)
     assert taken_by_heavy() == 9 * MIB
     # One that sends little comes between theirs, and they leave it more for a while.
-    budget.hold(MIB, MIB)
-    budget.hold(1000, 1000)
-    budget.release(1000, 0)
-    budget.release(MIB, 0)
+    budget.hold(MIB, 1, MIB)
+    budget.hold(1000, 1, 1000)
+    budget.release(1000, 1, 0)
+    budget.release(MIB, 1, 0)
     counts = [taken_by_heavy() for _ in range(200)]
     assert counts[0] == 3 * MIB
     assert counts[-1] == 9 * MIB
     assert counts == sorted(counts)
+
+
+async def test_few_runs_are_left_in_the_journals_beside_one_who_sends_little() -> None:
+    """A thousand fences are few bytes, but answering them keeps the loop busy for long."""
+    one = add_weight(0, 1)
+
+    def taken_beside(size_bytes: int, run_count: int) -> int:
+        budget = AddBudget(64 * MIB, 64 * MIB, busy_bytes=8 * MIB)
+        budget.hold(MIB, 1, MIB)
+        budget.hold(size_bytes, run_count, size_bytes)
+        budget.release(size_bytes, run_count, 0)
+        budget.release(MIB, 1, 0)
+        taken = 0
+        while not budget.is_busy:
+            taken += 1
+            budget.hold(one, 1, MIB + taken * one)
+        return taken
+
+    assert 0 < taken_beside(add_weight(1000, 8), 8) <= 160
+    # Who has more runs or bytes in a chunk sends much.
+    assert taken_beside(add_weight(1000, 9), 9) > 1000
+    assert taken_beside(add_weight(8 * 1024 + 1, 1), 1) > 1000
 
 
 async def test_who_waits_at_the_door_and_leaves_leaves_nothing_behind() -> None:

@@ -28,6 +28,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
+from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.bookie.connections.admission import AdmissionGate
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.frame_budget import LARGE_BYTES
@@ -431,16 +432,18 @@ class BookieConnection(asyncio.Protocol):
         """Tell whether its peer has to take answers first; ``resume`` follows then."""
         return bool(self._paused_for & ANSWERS)
 
-    def hold_add(self, size_bytes: int) -> None:
-        """Count an add that is under way; the connection pauses when it is over a budget."""
-        self.add_bytes += size_bytes
-        if not self._owner.adds.hold(size_bytes, self.add_bytes):
+    def hold_adds(self, size_bytes: int, run_count: int = 1) -> None:
+        """Count adds that are under way; the connection pauses when it is over a budget."""
+        weight = add_weight(size_bytes, run_count)
+        self.add_bytes += weight
+        if not self._owner.adds.hold(weight, run_count, self.add_bytes):
             self.pause(ADDS)
 
-    def release_add(self, size_bytes: int) -> None:
-        """Count an add as answered."""
-        self.add_bytes -= size_bytes
-        may_go_on = self._owner.adds.release(size_bytes, self.add_bytes)
+    def release_adds(self, size_bytes: int, run_count: int = 1) -> None:
+        """Count adds as answered."""
+        weight = add_weight(size_bytes, run_count)
+        self.add_bytes -= weight
+        may_go_on = self._owner.adds.release(weight, run_count, self.add_bytes)
         if may_go_on and self._paused_for & ADDS:
             self.resume(ADDS)
         self._owner.behind.wake()

@@ -15,9 +15,11 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, cast
 
 from quorumbook.bookie.http.access import HttpAccess, Refusal, is_loopback_only
+from quorumbook.bookie.http.metrics_text import MetricsText
 from quorumbook.env import Env, logger, patience
 from quorumbook.env.redaction import redacted_query
 from quorumbook.errors import ConfigError
@@ -82,6 +84,7 @@ class _HttpConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         #: A change that was begun is not left half-way.
         self._may_be_cut = False
+        self._waits_for_metrics = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -89,7 +92,7 @@ class _HttpConnection(asyncio.Protocol):
         self._timer = patience.Timer(_REQUEST_TIMEOUT_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing() or self._task is not None:
+        if self._transport.is_closing() or self._task is not None or self._waits_for_metrics:
             return
         self._head += data
         try:
@@ -124,12 +127,20 @@ class _HttpConnection(asyncio.Protocol):
         if method not in ("GET", "HEAD"):
             self._send(method, 405, _TEXT, b"only GET\n")
             return
-        try:
-            status, kind, text = self._server.respond(target.partition("?")[0])
-        except Exception:
-            _log.exception("%.200s failed", _shown(target))
-            status, kind, text = 500, _TEXT, b"Internal Server Error\n"
-        self._send(method, status, kind, text)
+        path = target.partition("?")[0].rstrip("/")
+        if path == "/metrics":
+            self._waits_for_metrics = True
+            self._server.metrics_text.ask(partial(self._send_metrics, method))
+            return
+        self._send(method, *self._server.respond(path))
+
+    def _send_metrics(self, method: str, text: bytes | None) -> None:
+        if self._transport.is_closing():
+            return
+        if text is None:
+            self._send(method, 500, _TEXT, b"Internal Server Error\n")
+        else:
+            self._send(method, 200, _METRICS, text)
 
     def _refusal(self, method: str, target: str) -> Refusal | None:
         reached = self._transport.get_extra_info("sockname")[0]
@@ -250,7 +261,7 @@ class HttpServer:
         self._host = host
         self.port = port
         self._is_ready = is_ready
-        self._metrics = metrics
+        self.metrics_text = MetricsText(env.clock, metrics)
         self._pages = pages
         self._guarded = frozenset(guarded)
         self._access = access
@@ -284,6 +295,7 @@ class HttpServer:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+            self.metrics_text.forget()
             for connection in list(self.connections):
                 connection.abort()
             await server.wait_closed()
@@ -313,15 +325,13 @@ class HttpServer:
         return next((self._pages[root] for root in self._pages if target.startswith(root)), None)
 
     def respond(self, path: str) -> tuple[int, str, bytes]:
-        """Return status, content type and body for a path."""
-        match path.rstrip("/"):
+        """Return status, content type and body for any other path, without a slash at its end."""
+        match path:
             case "/heartbeat":
                 return 200, _TEXT, b"OK\n"
             case "/is_ready" | "/api/v1/bookie/is_ready":
                 if self._is_ready():
                     return 200, _TEXT, b"OK\n"
                 return 503, _TEXT, b"not ready\n"
-            case "/metrics":
-                return 200, _METRICS, self._metrics()
         paths = ["/heartbeat", "/is_ready", "/metrics", *sorted(self._pages)]
         return 404, _TEXT, f"there are {', '.join(paths)}\n".encode()

@@ -22,7 +22,6 @@ from itertools import compress, groupby
 from operator import itemgetter
 from typing import TypeAlias
 
-from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import Writability
 from quorumbook.bookie.metrics import BookieMetrics
@@ -87,7 +86,7 @@ class Adds:
             size += len(add.run.data)
             count += add.run.count
             pending.append((connection, add, now_ns))
-        connection.hold_add(add_weight(size, len(pending)))
+        connection.hold_adds(size, len(pending))
         self._metrics.adds_in_progress += count
         self._begin(pending)
 
@@ -256,7 +255,7 @@ class Adds:
         if status is Status.OK:
             metrics.write_bytes += size
             metrics.recovery_adds += sum([add.run.count for add in adds if add.is_recovery])
-        connection.release_add(add_weight(size, len(adds)))
+        connection.release_adds(size, len(adds))
 
     # Waiting for room
 

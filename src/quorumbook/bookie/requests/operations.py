@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumbook.auth.plugins import AUTH_DISABLED
-from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
@@ -141,12 +140,12 @@ class Operations:
             return
 
         def done(error: BaseException | None) -> None:
-            connection.release_add(add_weight(len(request.packet), 1))
+            connection.release_adds(len(request.packet))
             status = Status.OK if error is None else status_for(error)
             self._done("write_lac", status, now_ns)
             connection.answer(answers.write_lac_answer(request, status))
 
-        connection.hold_add(add_weight(len(request.packet), 1))
+        connection.hold_adds(len(request.packet))
         self._storage.write_lac(handle, request.packet, lac_of_packet(request.packet), done)
 
     # The rest

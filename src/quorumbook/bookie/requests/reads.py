@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from quorumbook.bookie.connections.add_budget import add_weight
 from quorumbook.bookie.connections.connection import READS, BookieConnection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
@@ -117,10 +116,10 @@ class ReadRequests:
             self._fences_log.say(now_ns, *said)
 
         # A record in the journal, as an add is.
-        connection.hold_add(add_weight(0, 1))
+        connection.hold_adds(0)
 
         def fenced(error: BaseException | None) -> None:
-            connection.release_add(add_weight(0, 1))
+            connection.release_adds(0)
             if error is not None:
                 self._refuse(connection, request, Status.IO_ERROR, now_ns)
                 return
