@@ -275,6 +275,8 @@ class Life:
     def _audit(self) -> None:
         """Read every entry from every bookie that should have it."""
         copies: dict[tuple[LedgerId, EntryId], int] = {}
+        # What is closed while the bookies read was not asked for.
+        closed = self._closed()
         waiting = len(self.cluster.bookies)
 
         def ask(machine: Any, wanted: list[tuple[LedgerId, EntryId]]) -> None:
@@ -292,14 +294,16 @@ class Life:
         for machine in self.cluster.bookies:
             wanted = [
                 (ledger_id, entry_id)
-                for ledger_id, metadata in self._closed()
+                for ledger_id, metadata in closed
                 for entry_id in range(metadata.last_entry_id + 1)
                 if machine.name in _holders(metadata, entry_id)
             ]
             machine.process.loop.deliver(ask, machine, wanted)  # type: ignore[union-attr]
         if not self.kernel.run(lambda: not waiting, self.kernel.now_ns + _FINISH_NS):
             self.history.violation("the bookies do not answer the audit")
-        for ledger_id, metadata in self._closed():
+        for ledger_id, metadata in closed:
+            if self.history.ledgers[ledger_id].metadata is None:
+                continue  # a deletion that took its time came between
             for entry_id in range(metadata.last_entry_id + 1):
                 count = copies.get((ledger_id, entry_id), 0)
                 victim = self.cluster.victim
