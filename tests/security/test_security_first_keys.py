@@ -302,6 +302,54 @@ async def test_a_refused_key_shuts_no_bookie_out(
         stranger.close()
 
 
+async def test_a_strangers_key_is_found_although_it_is_not_durable_yet(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then his bookie refuses another key, and denies that it knows the ledger."""
+    monkeypatch.setattr(creation, "_CLAIM_S", PATIENCE_S)
+    async with secure_cluster(tmp_path) as cluster, cluster.connect(lac_delay_s=0) as bk:
+        stranger, storage = await cluster.raw(), cluster.bookie.storage
+        fence, held = storage.fence, []
+        monkeypatch.setattr(storage, "fence", lambda *what: held.append(what))
+        stranger.send(CLAIMS["a fence"](0))
+        await until(lambda: held)
+        creating = asyncio.create_task(bk.create_ledger(**SOLO).__aenter__())
+        await until(lambda: _looks(cluster) > 3)
+        fence(*held[0])
+        ledger = await creating
+        assert ledger.id == 1
+        assert await ledger.append(b"ours") == 0
+        await ledger.close()
+        stranger.close()
+
+
+async def test_a_stranger_at_some_bookies_costs_their_places_and_nothing_else(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He knows the id and comes first at a member, and at a bookie that is to replace another."""
+    monkeypatch.setattr(creation, "_CLAIM_EVERY_NS", 3600 * 10**9)
+    async with secure_cluster(tmp_path, 5) as cluster, cluster.connect(lac_delay_s=0) as bk:
+        await bk.create_ledger()  # it is some time until another one's key is due
+        ledger = await bk.create_ledger()
+        everybody = {each.bookie_id: each for each in cluster.bookies}
+        member = ledger.metadata.ensemble[0]
+        spare = sorted(everybody.keys() - set(ledger.metadata.ensemble))
+        for taken in (member, spare[0]):
+            stranger = await RawConnection.connect(everybody[taken].address[1])
+            await stranger.ask(CLAIMS["a fence"](ledger.id))
+            stranger.close()
+        sent = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while spare[1] not in ledger.metadata.ensemble:  # a change waits for the next entry
+                sent += await ledger.append(b"%d" % sent) == sent
+        assert member not in ledger.metadata.ensemble
+        assert not client_context(bk).bookies.quarantined
+        async with bk.open_ledger(ledger.id) as reader:  # which recovers it
+            found = [int(entry.payload) async for entry in reader.read()]
+        assert found == list(range(sent))
+        await ledger.abort()
+
+
 @pytest.mark.parametrize("claim", CLAIMS)
 async def test_only_who_has_authenticated_makes_a_bookie_know_a_ledger(
     tmp_path: Any, claim: str

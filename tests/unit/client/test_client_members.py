@@ -10,6 +10,7 @@ from client_harness import QUIET, refuse_adds
 from doubles.inside import adds_of, append_state_of
 from doubles.mock_bookie import PATIENCE_S, MockCluster, mock_cluster
 from doubles.waiting import until
+from quorumbook.client.context import client_context
 from quorumbook.errors import LedgerFencedError, MetadataUnavailableError
 from quorumbook.ids import MAX_PAYLOAD_SIZE_BYTES
 from quorumbook.ledger.metadata import LedgerState
@@ -94,6 +95,25 @@ async def test_with_no_more_changes_allowed_a_writer_still_takes_its_own_bookie_
             await member.start()
             await until(lambda: not ledger.is_degraded)
             assert len(ledger.metadata.fragments) == 2
+
+
+async def test_bookies_that_have_another_key_of_the_ledger_are_replaced_and_not_tried_again() -> (
+    None
+):
+    async with mock_cluster(6) as cluster, cluster.connect(**QUIET) as bk:
+        async with bk.create_ledger() as ledger:
+            first, *others = cluster.members(ledger)
+            *strange, good = cluster.spare(ledger)
+            for each in (first, *strange):
+                each.on_request = refuse_adds(Status.UNAUTHORIZED)
+            sent = 0
+            async with asyncio.timeout(PATIENCE_S):
+                while good not in cluster.members(ledger):  # a change waits for the next entry
+                    sent += await ledger.append(b"x") == sent
+            assert {*cluster.members(ledger)} == {*others, good}
+            assert not client_context(bk).bookies.quarantined
+        async with bk.open_ledger(ledger.id) as reader:
+            assert len([entry async for entry in reader.read()]) == sent
 
 
 async def test_late_answers_of_what_was_given_up_do_not_hide_what_is_owed_now() -> None:

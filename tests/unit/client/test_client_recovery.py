@@ -388,6 +388,14 @@ async def test_a_wrong_master_key_is_told_as_unauthorized() -> None:
         await ledger.abort()
 
 
+async def test_a_bookie_that_has_another_key_keeps_nobody_from_recovering() -> None:
+    async with mock_cluster() as cluster, cluster.connect() as bk:
+        ledger = await left_open(bk, 3)
+        cluster.bookies[1].ledgers[ledger.id].master_key = master_key(b"another")
+        assert len(await read_all(bk, ledger.id)) == 3
+        await ledger.abort()
+
+
 async def test_an_overloaded_bookie_is_asked_again() -> None:
     sheds = iter([Status.TOO_MANY_REQUESTS] * 2)
 

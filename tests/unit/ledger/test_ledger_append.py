@@ -12,7 +12,6 @@ from quorumbook.errors import (
     MetadataUnavailableError,
     NotEnoughBookiesError,
     TooManyRequestsError,
-    UnauthorizedError,
     WriteFailedError,
 )
 from quorumbook.ledger.machines.append import (
@@ -563,9 +562,7 @@ def test_who_requires_a_replacement_fails_without_one() -> None:
 # R4: stopped for good -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "error", [LedgerFencedError("fenced"), UnauthorizedError("no"), LocalProtocolError("what")]
-)
+@pytest.mark.parametrize("error", [LedgerFencedError("fenced"), LocalProtocolError("what")])
 def test_r04_a_fatal_refusal_ends_the_writer(error) -> None:
     state = writer()
     state.push(20, 2)

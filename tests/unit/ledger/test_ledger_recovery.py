@@ -182,8 +182,37 @@ def test_r16_a_wrong_password_is_told_as_such() -> None:
     state = RecoveryState(ledger().in_recovery())
     state.poll()
     error = UnauthorizedError("no")
-    state.on_fence_error(1, error)
+    for index in range(3):
+        assert state.poll() == []
+        state.on_fence_error(index, error)
     assert state.poll() == [RecoveryFailed(error)]
+
+
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_r16_a_bookie_that_refuses_the_key_alone_counts_as_one_without_an_answer(
+    is_enough: bool,
+) -> None:
+    state = RecoveryState(ledger().in_recovery())
+    state.poll()
+    state.on_fence_error(1, UnauthorizedError("no"))
+    state.on_fence_answer(0, 4, 50)
+    assert state.poll() == []
+    if is_enough:
+        state.on_fence_answer(2, 4, 50)
+        assert reads(state.poll())[0][0] == 5
+    else:
+        state.on_fence_error(2, LOST)
+        [failed] = state.poll()
+        assert isinstance(failed.error, LedgerRecoveryError)
+
+
+def test_r18_a_bookie_that_refuses_the_key_of_what_is_written_back_is_replaced() -> None:
+    state = fenced(ledger())
+    state.poll()
+    state.on_entry(0, 0, 10)
+    state.poll()
+    state.on_write_error(0, 1, "b", UnauthorizedError("no"))
+    assert state.poll() == [ChooseReplacement({1: "b"}, ("a", "b", "c"))]
 
 
 # R17: reading forward -------------------------------------------------------------------------

@@ -45,6 +45,8 @@ _LEDGER_IDS = range(1 << 63)
 _SILENCE_S = 0.1
 #: So long it may be silent about a key, where nobody is known to want it, and where somebody is.
 _CLAIM_S, _CLAIM_AMONG_STRANGERS_S = 0.1, 1.0
+#: A refused key is known at once, and what it was refused for a sync later.
+_LOOK_AGAIN_S = 0.005
 #: Of ledgers that are created so soon after each other one has its key taken.
 _CLAIM_EVERY_NS = 100_000_000
 #: Ids given up before a ledger is not created; metadata put back from a backup cost many, too.
@@ -222,13 +224,26 @@ async def _take_key(context: Context, metadata: LedgerMetadata, password: bytes)
                 await asyncio.wait(asked.values())
         refused = [each for each, answer in asked.items() if _is_refused(answer)]
         # A bookie that lets nobody in without a proof refuses too, and knows nothing of the ledger.
-        with _Probe(context, refused, metadata.ledger_id) as probe:
-            is_taken = await probe.finds_a_ledger()
+        is_taken = bool(refused) and await _is_known(context, refused, metadata.ledger_id, wait_s)
         context.has_met_strangers |= is_taken
         return not is_taken
     finally:
         for answer in asked.values():
             answer.cancel()
+
+
+async def _is_known(
+    context: Context, bookie_ids: Collection[BookieId], ledger_id: LedgerId, wait_s: float
+) -> bool:
+    """Tell whether one of them knows the ledger, as soon as what it heard is durable there."""
+    with contextlib.suppress(TimeoutError):
+        async with patience.timeout(wait_s):
+            while True:
+                with _Probe(context, bookie_ids, ledger_id) as probe:
+                    if await probe.finds_a_ledger():
+                        return True
+                await asyncio.sleep(_LOOK_AGAIN_S)
+    return False
 
 
 def _is_refused(answer: asyncio.Future[v3.V3Response]) -> bool:

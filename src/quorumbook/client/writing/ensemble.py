@@ -81,7 +81,7 @@ class EnsembleKeeper:
         bookies = self._context.bookies
         with contextlib.suppress(QuorumbookError):
             await bookies.writable()
-            return await bookies.has_replacement(state.metadata, state.ensemble)
+            return await self._has_replacement()
         return False
 
     def start_change(self, change: ChangeEnsemble) -> None:
@@ -149,10 +149,21 @@ class EnsembleKeeper:
         self, change: ChangeEnsemble, metadata: LedgerMetadata
     ) -> Mapping[int, BookieId]:
         """Choose replacements; quarantined bookies only if the writer stops without them."""
-        is_needed = self._require_replacement or not self._state.is_viable
+        state = self._state
+        is_refused = any(each in state.refusals for each in change.failed.values())
+        is_needed = self._require_replacement or is_refused or not state.is_viable
         return await self._context.bookies.replace(
-            change.failed, metadata, metadata.ensemble, is_needed=is_needed
+            change.failed,
+            metadata,
+            metadata.ensemble,
+            excluded=state.refusals,
+            is_needed=is_needed,
         )
+
+    async def _has_replacement(self) -> bool:
+        state = self._state
+        taken = *state.ensemble, *state.refusals
+        return await self._context.bookies.has_replacement(state.metadata, taken)
 
     async def _look_for_bookies(self) -> None:
         changed = asyncio.Event()
@@ -169,9 +180,7 @@ class EnsembleKeeper:
                     # Asks again if the registrations could not be read when they changed.
                     await self._context.bookies.writable()
                 # While it is patient, a failed bookie keeps its place.
-                if self._state.is_degraded and await self._context.bookies.has_replacement(
-                    self._state.metadata, self._state.ensemble
-                ):
+                if self._state.is_degraded and await self._has_replacement():
                     self._state.retry_replacement()
                     self._on_progress()
                 if not self._state.is_changing:

@@ -38,7 +38,7 @@ R2  The last add confirmed only grows, entry by entry; with deferred sync only a
 R3  A new fragment starts at the last add confirmed + 1, and nothing succeeds between the moment
     this number is taken (``ChangeEnsemble`` leaves ``poll``) and the result of its compare-and-set.
 R4  A fenced writer, or one that lost its ledger, stops for good; what is pending has an unknown
-    outcome.
+    outcome.  So does one that all its bookies refuse; one that refuses it alone is replaced.
 R5  A ledger is closed at the last add confirmed with the length up to it.
 
 The driver sends what it pushes to ``targets()``: a failed bookie is left out, and what it misses
@@ -80,7 +80,7 @@ from quorumbook.ledger.placement.schedule import (
 )
 
 #: Refusals that no other bookie can heal: the writer must stop.
-FATAL_ERRORS = (LedgerFencedError, UnauthorizedError, LocalProtocolError)
+FATAL_ERRORS = (LedgerFencedError, LocalProtocolError)
 
 
 class AppendState:
@@ -135,8 +135,9 @@ class AppendState:
         self._acks = [0] * metadata.ensemble_size
         self._lengths = Lengths()
         self._effects: list[Effect] = []
-
         self._failed: dict[int, BookieId] = {}
+        #: Bookies that have another's key of the ledger, or do not let us in.
+        self.refusals: dict[BookieId, UnauthorizedError] = {}
         self._change: ChangeEnsemble | None = None
         self._is_change_wanted = False
         self._is_change_urgent = False
@@ -263,24 +264,21 @@ class AppendState:
         """
         if self.error is not None or self.ensemble[bookie_index] != bookie_id:
             return
-        if isinstance(error, FATAL_ERRORS):
+        if isinstance(error, UnauthorizedError):
+            self.refusals[bookie_id] = error
+        is_refused = bookie_id in self.refusals
+        is_final = self._is_deferred_sync or self.refusals.keys() >= set(self.ensemble)
+        if isinstance(error, FATAL_ERRORS) or (is_refused and is_final):
             self._fail(error)
-            return
-        if bookie_index in self._failed:
-            return
-        self._failed[bookie_index] = bookie_id
-        if self._is_deferred_sync:
-            # A replacement cannot hold what was acknowledged before it was synced.
-            self._fail(
-                WriteFailedError(
-                    f"bookie {bookie_id} failed ({error}); an ensemble cannot be changed with "
-                    "deferred sync",
-                    ledger_id=self.metadata.ledger_id,
-                    bookie_id=bookie_id,
-                )
-            )
-        elif not (self._delay_ensemble_change and self.is_viable):
-            self._is_change_wanted = True
+        elif is_refused or bookie_index not in self._failed:
+            self._failed[bookie_index] = bookie_id
+            if self._is_deferred_sync:
+                # A replacement cannot hold what was acknowledged before it was synced.
+                what = f"bookie {bookie_id} failed ({error}); with deferred sync none is replaced"
+                ledger_id = self.metadata.ledger_id
+                self._fail(WriteFailedError(what, ledger_id=ledger_id, bookie_id=bookie_id))
+            elif is_refused or not (self._delay_ensemble_change and self.is_viable):
+                self._is_change_wanted = True
 
     def poll(self) -> list[Effect]:
         """Return what there is to do now; each effect is returned once."""
@@ -431,13 +429,15 @@ class AppendState:
         if self.error is not None:
             return
         self._is_change_wanted = self._is_change_urgent = False
-        if not self.is_viable or (self._require_replacement and not is_partial):
+        # In the place of one that refuses a stranger's entries might be read.
+        refusals = [self.refusals[each] for each in self._failed.values() if each in self.refusals]
+        if refusals or not self.is_viable or (self._require_replacement and not is_partial):
             names = ", ".join(self._failed[index] for index in sorted(self._failed))
             failure = NotEnoughBookiesError(
                 f"ledger {self.metadata.ledger_id} cannot go on without {names}: {reason}",
                 ledger_id=self.metadata.ledger_id,
             )
-            self._fail(cause or failure)
+            self._fail(refusals[0] if refusals else cause or failure)
         elif not self._is_degraded:
             self._is_degraded = True
             self._effects.append(DegradedWarning(dict(self._failed)))

@@ -31,7 +31,8 @@ The rules it keeps:
 
 R16 The ledger is marked IN_RECOVERY, then its whole last ensemble is fenced; it goes on when the
     answers cover every ack quorum.  A bookie that has the ledger in limbo is fenced as well before
-    it says "unknown"; it tells no last add confirmed, and one too low costs reading only.
+    it says "unknown"; it tells no last add confirmed, and one too low costs reading only.  One that
+    has another's key of the ledger counts as silent, unless nobody else answers.
 R17 It reads forward from behind the last add confirmed, never from before the last fragment, in the
     ensemble as it was recorded at the start.  Each entry is asked of its whole write set: one good
     copy is a yes, (write quorum - ack quorum + 1) definite "no such entry" are a no, anything else
@@ -224,9 +225,6 @@ class RecoveryState:
         """
         if self._phase is not _Phase.FENCING:
             return
-        if isinstance(error, UnauthorizedError):
-            self.fail(error)
-            return
         is_answer = isinstance(error, _FENCED_ERRORS)
         if not is_answer:
             self._fence_errors.append(error)
@@ -251,7 +249,11 @@ class RecoveryState:
             self._next_read = self.last_add_confirmed + 1
             self._phase = _Phase.ENTRIES
         elif self._responded == (1 << metadata.ensemble_size) - 1:
-            self._fail_undecided("too few bookies could be fenced", self._fence_errors)
+            errors = self._fence_errors
+            if all(isinstance(error, UnauthorizedError) for error in errors):
+                self.fail(errors[0])
+            else:
+                self._fail_undecided("too few bookies could be fenced", errors)
 
     # Reading forward -----------------------------------------------------------------------
 
@@ -368,7 +370,7 @@ class RecoveryState:
         del entry_id
         if self.is_done or self.ensemble[bookie_index] != bookie_id:
             return
-        if isinstance(error, UnauthorizedError | LocalProtocolError):
+        if isinstance(error, LocalProtocolError):
             self.fail(error)
         elif bookie_index not in self._failed:
             self._failed[bookie_index] = bookie_id
