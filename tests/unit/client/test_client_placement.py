@@ -269,7 +269,6 @@ async def test_bookies_that_stood_alike_are_chosen_anew_when_one_of_them_changes
     async with mock_cluster(4) as cluster, cluster.connect() as bk:
         for _ in range(3):
             await (await bk.create_ledger(**PAIR)).close()
-        mates = {b.bookie_id for b in cluster.bookies[:3]}
         odd, size = cluster.bookies[3], 2
         if change == "racks":
             await stand(cluster, *["/r1"] * 3, "/r2")
@@ -284,17 +283,16 @@ async def test_bookies_that_stood_alike_are_chosen_anew_when_one_of_them_changes
             await stand(cluster, *["/r1"] * 4, "/r2")
         else:
             size = 4
-        shape = {"ensemble_size": size, "write_quorum_size": size, "ack_quorum_size": 1}
+        shape = {"ensemble_size": size, "write_quorum_size": size, "ack_quorum_size": 2}
         async with asyncio.timeout(PATIENCE_S):
             alike = 0
-            while alike < 12:  # until the change has been heard of, and then always
+            while alike < 30:  # until the change has been heard of, and then always
                 async with bk.create_ledger(**shape) as ledger:
                     is_right = odd.bookie_id in ledger.metadata.ensemble
                     assert is_right or size == 2
                     assert len(set(ledger.metadata.ensemble)) == size
                     alike = alike + 1 if is_right else 0
                 await asyncio.sleep(0)
-        assert mates
 
 
 async def test_a_bookie_that_failed_is_left_out_where_all_stand_alike() -> None:

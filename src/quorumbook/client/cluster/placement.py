@@ -89,9 +89,7 @@ class ClientPlacement:
         self._free: dict[BookieId, int] = {}
         self._next_ask_ns: dict[BookieId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Changes with whatever is known of bookies, and for what it was last found that all
-        #: writable ones are alike.
-        self._revision = 0
+        #: For which writable bookies, shape and racks it was last found that all are alike.
         self._alike: tuple[Collection[BookieId], tuple[object, ...]] | None = None
 
     # Choosing ------------------------------------------------------------------------------
@@ -108,7 +106,7 @@ class ClientPlacement:
         is_any = not (excluded or labels or CUSTOM_KEY in custom)
         if is_any and self._alike is not None and self._is_known(writable):
             known, key = self._alike
-            if known is writable and key == self._key(shape):
+            if known is writable and key == (shape, self._racks.revision):
                 return choice.any_ensemble(shape, writable, self._env.random)
         if labels:
             await self._say(writable)
@@ -120,11 +118,8 @@ class ClientPlacement:
         chosen = choice.new_ensemble(policy, shape, cluster, labels, excluded, random)
         has_heard_all = self._said.keys() >= set(writable)
         if is_any and has_heard_all and choice.are_alike(policy, shape, cluster):
-            self._alike = writable, self._key(shape)
+            self._alike = writable, (shape, self._racks.revision)
         return chosen
-
-    def _key(self, shape: Shape) -> tuple[object, ...]:
-        return shape, self._revision, self._racks.revision
 
     async def replacements(
         self,
@@ -220,7 +215,6 @@ class ClientPlacement:
         """Forget what bookies said of themselves: some may be others now."""
         self._said.clear()
         self._generation += 1
-        self._revision += 1
 
     async def close(self) -> None:
         """Ask nothing any more."""
@@ -306,7 +300,7 @@ class ClientPlacement:
             generation = self._generation
             infos = await asyncio.gather(*(self._infos.service_info(b) for b in some))
             told = dict(zip(some, infos, strict=True))
-            self._revision += 1
+            self._alike = None
             self._machines |= {
                 b: machine_of_properties(info.properties)
                 for b, info in told.items()
