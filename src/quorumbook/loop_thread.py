@@ -10,6 +10,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, RUNNING
 from typing import Any, Generic, TypeVar
@@ -18,8 +19,9 @@ from quorumbook.env import forks
 from quorumbook.errors import ClientClosedError, LocalProtocolError
 
 T = TypeVar("T")
-#: A signal that comes right before a thread begins to wait is not seen while it waits.
-_LOOK_FOR_SIGNALS_S = 0.5
+#: A signal that comes right before a thread begins to wait is not seen while it waits, and who was
+#: interrupted right behind its wait has woken nobody else.
+_LOOK_EVERY_S = 0.5
 #: How long an interrupt waits for the work that it ended.
 _END_S = 5.0
 _OVER = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
@@ -27,53 +29,84 @@ _OVER = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
 _settling = threading.Lock()
 
 
+class Latch:
+    """An event between threads that no interrupt of who waits for it can break.
+
+    ``threading.Event`` has a lock that both sides take for a moment, in Python code.  An interrupt
+    that comes in that moment leaves it taken, and who sets the event waits for ever: the loop
+    thread, and with it everything.  Here a thread takes no lock but the one it waits for, and that
+    in one step.  It is set once; any number of threads wait for it.
+    """
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        """Tell whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all who wait."""
+        self._is_set = True
+        self._lock.release()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is set, at most for that long; return whether it is."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_set:
+            left_s = _LOOK_EVERY_S if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            if self._lock.acquire(timeout=min(left_s, _LOOK_EVERY_S)):
+                self._lock.release()  # for the next one who waits
+        return self._is_set
+
+
 class _LoopJob(Generic[T]):
     """Work that another thread waits for; an interrupt may come at any point of that."""
 
     def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
-        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._work = work
         self._loop = loop
         self._task: asyncio.Task[T] | None = None
+        self._over = Latch()
 
     def start(self) -> None:
-        if self.future.done():
-            self._work.close()
-            return
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(self._finish)
 
     def wait(self) -> T:
-        """Return what came of it."""
-        while not self.future.done():
-            with contextlib.suppress(TimeoutError):
-                return self.future.result(_LOOK_FOR_SIGNALS_S)
-        return self.future.result()
+        """Return what came of it.
+
+        Raises:
+            asyncio.CancelledError: the loop's other work was ended, and this with it.
+        """
+        self._over.wait()
+        assert self._task is not None
+        return self._task.result()
 
     def cancel(self) -> None:
         """Have it ended, and wait for that a little."""
-        if not self.future.done():
+        if not self._over.is_set():
             with contextlib.suppress(RuntimeError):  # the loop is no more
                 self._loop.call_soon_threadsafe(self._cancel)
-                concurrent.futures.wait([self.future], _END_S)
+                self._over.wait(_END_S)
 
     def _cancel(self) -> None:
-        if self._task is None:
-            self._end_cancelled()
-        else:
+        if self._task is not None:
             self._task.cancel()
-
-    def _end_cancelled(self) -> None:
-        self.future.cancel()
-        self.future.set_running_or_notify_cancel()
+        elif not self._over.is_set():
+            self._work.close()
+            self._over.set()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
-        if task.cancelled():
-            self._end_cancelled()
-        elif (error := task.exception()) is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(task.result())
+        if not task.cancelled():
+            task.exception()  # who was interrupted asks for none
+        self._over.set()
 
 
 class LoopThread:
@@ -100,7 +133,7 @@ class LoopThread:
         try:
             self.loop.call_soon_threadsafe(job.start)
             return job.wait()
-        except concurrent.futures.CancelledError:
+        except asyncio.CancelledError:
             raise ClientClosedError("the client is closed") from None
         except BaseException:
             job.cancel()  # an interrupt must not leave the work running

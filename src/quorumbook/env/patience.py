@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -102,15 +101,15 @@ def timeout(seconds: float | None) -> contextlib.AbstractAsyncContextManager[Non
     return _Timeout(seconds)
 
 
-def wait(event: threading.Event, seconds: float | None) -> bool:
+def wait(event_wait: Callable[[float | None], bool], seconds: float | None) -> bool:
     """Wait for an event of another thread, and once more if this one was not running meanwhile."""
     if seconds is None:
-        return event.wait()
+        return event_wait(None)
     due = time.monotonic() + seconds
-    if event.wait(seconds):
+    if event_wait(seconds):
         return True
     late_s = time.monotonic() - due
-    return late_s > LATE_S and event.wait(min(late_s, _GRACE_S))
+    return late_s > LATE_S and event_wait(min(late_s, _GRACE_S))
 
 
 def timeout_at(deadline: float) -> contextlib.AbstractAsyncContextManager[None]:

@@ -148,7 +148,7 @@ class Appending(ClosingQuietly[A], Generic[A, C]):
         self._start()
 
     def _finish(self, call: Call, outcome: asyncio.Future[Any]) -> None:
-        with self._room:
+        with self._lock:
             self._limit += call.count
             self._limit_bytes += call.size_bytes
             self._room.notify_all()

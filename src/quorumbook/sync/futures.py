@@ -14,6 +14,7 @@ from quorumbook.client.writing.writer import LedgerWriter, append_group
 from quorumbook.env import forks, patience
 from quorumbook.errors import QuorumbookError, RequestTimeoutError
 from quorumbook.ids import EntryId
+from quorumbook.loop_thread import Latch
 
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ class Batch(Call):
 
     __slots__ = (
         "_callbacks",
-        "_event",
         "_lock",
+        "_settled",
         "_writer",
         "error",
         "first_entry_id",
@@ -67,7 +68,7 @@ class Batch(Call):
         self.is_good = False
         #: Of the process whose loop settles it.
         self.generation = forks.generation
-        self._event = threading.Event()
+        self._settled = Latch()
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], object]] = []
 
@@ -82,14 +83,14 @@ class Batch(Call):
     @property
     def is_done(self) -> bool:
         """Tell whether the outcome is known."""
-        return self._event.is_set()
+        return self._settled.is_set()
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait for the outcome."""
-        if self._event.is_set():
+        if self._settled.is_set():
             return
         forks.check_owner(self.generation)
-        if not patience.wait(self._event, timeout_s):
+        if not patience.wait(self._settled.wait, timeout_s):
             raise RequestTimeoutError(f"not confirmed within {timeout_s} s; it may still be")
 
     def finish(self, outcome: asyncio.Future[Any]) -> None:
@@ -103,20 +104,20 @@ class Batch(Call):
             self.first_entry_id = self.group.first_entry_id
         self.is_good = error is None
         with self._lock:
-            self._event.set()
+            self._settled.set()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
     def on_done(self, callback: Callable[[], object]) -> None:
         """Call when the outcome is known, or at once."""
-        if not self._event.is_set():
+        if not self._settled.is_set():
             forks.check_owner(self.generation)
         elif self.generation != forks.generation:
             callback()  # the lock may be another thread's for ever
             return
         with self._lock:
-            if not self._event.is_set():
+            if not self._settled.is_set():
                 self._callbacks.append(callback)
                 return
         callback()

@@ -174,7 +174,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
     def drain(self) -> None:
         """Wait until the window has room for the append that it refused last."""
         self._check_process()
-        with self._room:
+        with self._lock:
             self._check_open()
             self._wait_for_room()
             self._check_open()
@@ -203,7 +203,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
 
     def _take_no_more(self) -> None:
         self._check_process()
-        with self._room:
+        with self._lock:
             self._is_over = self._is_closing = True
             self._room.notify_all()
 
@@ -213,7 +213,7 @@ class LedgerWriter(Appending[aio.LedgerWriter, Batch]):
             try:
                 return append()
             except BackpressureError:  # or another thread was quicker to take the room
-                with self._room:
+                with self._lock:
                     size = size_bytes + count * ENTRY_OVERHEAD_BYTES
                     while not self._has_room(count, size) and not self.is_closed:
                         self._room.wait()

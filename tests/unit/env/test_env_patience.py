@@ -136,9 +136,9 @@ def test_a_thread_that_stood_still_looks_again_before_it_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     event: Any = _Event(100, monkeypatch)
-    assert patience.wait(event, 1)
+    assert patience.wait(event.wait, 1)
     event = _Event(0, monkeypatch)
-    assert not patience.wait(event, 1)
+    assert not patience.wait(event.wait, 1)
 
 
 async def test_a_timer_that_is_over_is_gone_without_the_garbage_collector() -> None:

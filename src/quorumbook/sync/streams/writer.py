@@ -244,7 +244,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
     def drain(self) -> None:
         """Wait until there is room for the append that was refused last."""
         self._check_process()
-        with self._room:
+        with self._lock:
             self._wait_for_room()
         self._check_failure()
 
@@ -298,7 +298,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
     ) -> Future[T]:
         """Have records appended, behind all that was put before."""
         call = _Call(begin, count, size_bytes + count * ENTRY_OVERHEAD_BYTES)
-        with self._room:
+        with self._lock:
             while not self._has_room(call.count, call.size_bytes):
                 if not waits:
                     self._check_room(call.count, call.size_bytes)
@@ -348,7 +348,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
 
     def _confirmed(self, ticket: int) -> None:
         """Wait until a record that joined, and all that did before it, are safe."""
-        with self._room:
+        with self._lock:
             if ticket >= self._appended:
                 raise LocalProtocolError(f"no record has ticket {ticket} yet")
             waited = [run.future for run in self._runs if run.first_ticket <= ticket]
@@ -360,7 +360,7 @@ class StreamWriter(Appending[aio.StreamWriter, _Run]):
 
     def _check_failure(self) -> None:
         """Raise, once, what went wrong with records that joined."""
-        with self._room:
+        with self._lock:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise again(failure[1])
