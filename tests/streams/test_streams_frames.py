@@ -237,7 +237,7 @@ def test_a_lazy_frame_reads_the_records_of_the_range_that_its_filters_leave(
     # What is said by hand holds, and an either-or leaves nothing out.
     assert read(seq >= 10, start=SequenceId(997)) == [997, 998, 999]
     assert read((seq < 2) | (seq > 997)) == [0, 1, 998, 999]
-    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames") as ns:
+    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames", bind=True) as ns:
         ns.create_stream("cut")
         blocking = ns.stream("cut")
         with blocking.writer() as writer:
@@ -261,7 +261,7 @@ def test_a_lazy_frame_reads_the_partitions_that_its_filters_leave(
 
     monkeypatch.setattr(reading, "arrow_batches", watched)
     partition = pl.col("partition")
-    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames") as ns:
+    with BlockingNamespace.open(f"{standing_cluster.metadata_uri}#/frames", bind=True) as ns:
         stream = BlockingPartitionedStream.create(ns, "parts", partitions=4)
         with stream.writer() as writer:
             for n in range(4):
