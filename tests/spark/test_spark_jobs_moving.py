@@ -9,6 +9,7 @@ import pytest
 
 import quorumbook
 from doubles.replicas import assert_fully_replicated
+from doubles.waiting import until
 from quorumbook.autorecovery.copying.balance import Move
 from quorumbook.autorecovery.copying.moving import shares
 from quorumbook.cli.main import main
@@ -65,6 +66,15 @@ def test_a_lost_bookie_is_rereplicated_while_a_writer_goes_on_then_forgotten(
         cluster.stop(lost)
         for number in range(50):  # its place in this ensemble goes to another
             ledger.append(b"while it is gone %d" % number)
+
+        async def is_replaced(client):
+            async def look():
+                return lost not in (await client.ledger_metadata(ledger.id)).ensemble
+
+            await until(look)
+
+        # Two copies are enough for an append; a ledger that still needs the lost one is fenced.
+        with_client(cluster, is_replaced)
         code, report = run(cluster, tmp_path, "rereplicate", "--bookie", lost, "--dry-run")
         assert code == 0
         planned = report["units"]
