@@ -132,7 +132,12 @@ class _HttpConnection(asyncio.Protocol):
             self._waits_for_metrics = True
             self._server.metrics_text.ask(partial(self._send_metrics, method))
             return
-        self._send(method, *self._server.respond(path))
+        try:
+            status, kind, text = self._server.respond(path)
+        except Exception:
+            _log.exception("%.200s failed", _shown(target))
+            status, kind, text = 500, _TEXT, b"Internal Server Error\n"
+        self._send(method, status, kind, text)
 
     def _send_metrics(self, method: str, text: bytes | None) -> None:
         if self._transport.is_closing():
