@@ -210,7 +210,7 @@ class Life:
         async def close_all(process: Process) -> None:
             async with actors.started(self, process) as client:
                 for ledger_id in sorted(history.own_ids):
-                    while ledger_id not in done and not history.is_gone(ledger_id):
+                    while ledger_id not in done and not history.is_nobodys(ledger_id):
                         try:
                             await actors.read_closed(self, process, client, ledger_id)
                             done.add(ledger_id)

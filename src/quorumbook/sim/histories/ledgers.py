@@ -56,6 +56,8 @@ class LedgerHistory:
     metadata: LedgerMetadata | None = None
     #: Somebody asked for its deletion, which may have happened.
     is_doomed: bool = False
+    #: A stranger told bookies another key of it.
+    is_claimed: bool = False
     #: A segment of a stream: its records are judged by ``StreamHistory``.
     is_of_stream: bool = False
     events: list[str] = field(default_factory=list)
@@ -97,6 +99,12 @@ class History:
         """Tell whether a ledger was deleted."""
         ledger = self.ledgers[ledger_id]
         return ledger.is_doomed and ledger.metadata is None
+
+    def is_nobodys(self, ledger_id: LedgerId) -> bool:
+        """Tell whether a ledger is gone, or became a stranger's before anybody had it."""
+        return self.is_gone(ledger_id) or (
+            self.ledgers[ledger_id].is_doomed and self.ledgers[ledger_id].is_claimed
+        )
 
     def violation(self, text: str, ledger_id: LedgerId | None = None) -> None:
         """Note that something cannot be true."""

@@ -12,7 +12,8 @@ stranger    somebody who saw the id makes bookies know the ledger by a key: most
 
 and whoever got the ledger writes to it.  What must hold beside all else: an id that was given up is
 deleted when another one is handed out, a ledger whose client died is an empty one that can be
-recovered, and a stranger alone, whenever he comes, never keeps anybody from writing.
+recovered unless a stranger had come, and a stranger alone, whenever he comes, never keeps anybody
+from writing.
 """
 
 from __future__ import annotations
@@ -240,6 +241,8 @@ class Keys(SearchPhase):
         password = _OTHERS_PASSWORD if tape.chance(0.8) else PASSWORD
         # With the ledger's own key he could fence it, as anybody may who knows it.
         is_fence = password is not PASSWORD and tape.chance(0.5)
+        if password is not PASSWORD:
+            self._life.history.ledgers[ledger_id].is_claimed = True
         for machine in chosen:
             with contextlib.suppress(QuorumbookError):
                 await self._say(client, machine, ledger_id, is_fence=is_fence, password=password)
