@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.streams import Namespace, StreamPolicy, TxId
-from quorumbook.streams.errors import TransactionLostError, TxidOutOfOrderError
+from quorumbook.streams.errors import (
+    StreamNotFoundError,
+    TransactionLostError,
+    TxidOutOfOrderError,
+)
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.transactions import (
@@ -71,6 +76,39 @@ async def test_what_is_held_of_all_streams_is_bounded(ns: Namespace) -> None:
     assert [draft.stream for draft in result.drafts] == ["s3", "s4"]
     await app.commit(0, [result])
     assert [await payloads(ns, name) for name in rows] == [[b"x" * 300]] * 5
+
+
+async def test_rows_of_many_streams_are_written_at_once_within_the_same_bound(
+    ns: Namespace,
+) -> None:
+    names = [f"s{number}" for number in range(20)]
+    for name in names:
+        await ns.create_stream(name)
+    app = await application(ns)
+    writer = app.attempt(0, 0, 0, HANDED, 1000)
+    for turn in range(3):
+        row = b"%d" % turn * 100
+        await gather_bounded(lambda name, row=row: writer.append(name, [row]), names)
+    result = await writer.finish()
+    assert 0 < sum(len(row) for each in result.handed for row in each.payloads) <= 1000
+    assert {each.stream for each in (*result.handed, *result.drafts)} == set(names)
+    await app.commit(0, [result])
+    for name in names:
+        assert await payloads(ns, name) == [b"%d" % turn * 100 for turn in range(3)]
+    assert await ledger_ids(ns.client) == await referenced(ns, *names)
+
+
+async def test_one_stream_of_many_that_refuses_rows_leaves_nothing(ns: Namespace) -> None:
+    names = [f"s{number}" for number in range(20)]
+    for name in names[:-1]:
+        await ns.create_stream(name)
+    app = await application(ns)
+    writer = app.attempt(0, 0, 0, DraftOptions(), 1000)
+    with pytest.raises(StreamNotFoundError):
+        await gather_bounded(lambda name: writer.append(name, [b"x"]), names)
+    await writer.give_up()
+    await app.abort(0)
+    assert not await ledger_ids(ns.client)
 
 
 async def test_own_transaction_ids_order_what_is_handed_over_too(ns: Namespace) -> None:

@@ -32,6 +32,7 @@ from quorumbook.spark.short_errors import short_errors
 from quorumbook.spark.sink.appending import Appender
 from quorumbook.spark.sink.checkpoint import batch_digest
 from quorumbook.spark.sink.columns import (
+    SinkRows,
     check_columns,
     check_times,
     rows_of,
@@ -134,17 +135,24 @@ class _Sink:
             attempt = Appender(cluster.namespace(), app, who, batch, part, drafts, wait_s)
         known: dict[str, int | None] = {"": None}
 
+        async def append(rows: Sequence[SinkRows]) -> None:
+            if options.is_appending:
+                for each in rows:
+                    await attempt.append(*each)
+            else:
+                await gather_bounded(lambda each: attempt.append(*each), rows)
+
         def appends() -> Iterator[Callable[[], Coroutine[Any, Any, None]]]:
             for turn, given in enumerate(iterator, part[0]):
                 arrow = without_stream(given, options.stream) if self._is_table else given
                 if not options.cuts_times:
                     check_times(arrow)
-                for stream in streams_in(arrow, options.stream) - known.keys():
-                    namespace = cluster.namespace()
-                    known[stream] = cluster.run(partial(partition_count, namespace, stream))
+                if new := list(streams_in(arrow, options.stream) - known.keys()):
+                    ask = partial(partition_count, cluster.namespace())
+                    counts = cluster.run(partial(gather_bounded, ask, new))
+                    known.update(zip(new, counts, strict=True))
                 partitions = {stream: count for stream, count in known.items() if count}
-                for rows in rows_of(arrow, options.stream, partitions, turn):
-                    yield partial(attempt.append, *rows)
+                yield partial(append, rows_of(arrow, options.stream, partitions, turn))
 
         try:
             cluster.run_in_turn(appends())

@@ -148,6 +148,7 @@ class Attempt:
         self._open: dict[str, DraftWriter] = {}
         self._done: list[Draft] = []
         self._held: dict[str, _FewRows] = {}
+        self._held_bytes = 0
 
     @property
     def name(self) -> AttemptName:
@@ -167,6 +168,8 @@ class Attempt:
         attributes: Sequence[Attributes | None] | None = None,
     ) -> None:
         """Write rows, in order; returns when there is room for more.
+
+        Those of several streams may be written at the same time.
 
         Args:
             stream: For which stream; empty: for none, as a ledger of rows.
@@ -283,8 +286,9 @@ class Attempt:
         What all streams' rows take together is bounded, for all parts' rows meet in one process.
         """
         held = self._held.get(stream)
-        size = sum(each.size_bytes for each in self._held.values()) + _size_of(payloads, carried)
-        if size <= self._options.handed_bytes:
+        size = _size_of(payloads, carried)
+        if self._held_bytes + size <= self._options.handed_bytes:
+            self._held_bytes += size
             rules = (await self._rules_of(stream))[0]
             if held is None:
                 held = self._held[stream] = _FewRows()
@@ -295,6 +299,7 @@ class Attempt:
             return True
         if held is not None:
             del self._held[stream]
+            self._held_bytes -= held.size_bytes
             await self.write(stream, held.payloads, held.txids, held.carried)
         return False
 
