@@ -203,7 +203,7 @@ def test_copies_in_chunks_are_where_their_chunks_say(pair, monkeypatch):
 def test_a_copy_in_chunks_is_no_other_segment_than_its_chunks_say():
     tail = StreamTail(
         state=SimpleNamespace(), next_number=7, next_sequence_id=40, last_txid=-1,
-        completed_at_ms=1, epoch=1,
+        completed_at_ms=1, epoch=1, segment_count=6,
     )  # fmt: skip
     draft = Draft(
         stream="a", ledger_id=1, record_count=3, size_bytes=9, last_entry=0, number=7,

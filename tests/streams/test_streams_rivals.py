@@ -254,8 +254,9 @@ async def test_a_state_of_a_stream_that_was_deleted_and_made_again_changes_nothi
     await others.start_segment(replace(segment, ledger_id=6), state)
     new = await others.read_state()
     tail = StreamTail(
-        state=old, next_number=2, next_sequence_id=0, last_txid=-1, completed_at_ms=0, epoch=1
-    )
+        state=old, next_number=2, next_sequence_id=0, last_txid=-1, completed_at_ms=0, epoch=1,
+        segment_count=1,
+    )  # fmt: skip
     assert (old.allocation_version, old.max_segment_version) == (
         new.allocation_version, new.max_segment_version,
     )  # fmt: skip

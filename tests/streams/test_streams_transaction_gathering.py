@@ -85,16 +85,20 @@ async def test_rows_of_many_streams_are_written_at_once_within_the_same_bound(
     for name in names:
         await ns.create_stream(name)
     app = await application(ns)
-    writer = app.attempt(0, 0, 0, HANDED, 1000)
-    for turn in range(3):
-        row = b"%d" % turn * 100
-        await gather_bounded(lambda name, row=row: writer.append(name, [row]), names)
-    result = await writer.finish()
-    assert 0 < sum(len(row) for each in result.handed for row in each.payloads) <= 1000
-    assert {each.stream for each in (*result.handed, *result.drafts)} == set(names)
-    await app.commit(0, [result])
+    results = []
+    # What is too much is written with the next rows, which would hide it.
+    for part, turns in enumerate([range(3), range(3, 4)]):
+        writer = app.attempt(0, part, 0, HANDED, 1000)
+        for turn in turns:
+            row = b"%d" % turn * 100
+            await gather_bounded(lambda name, row=row, to=writer: to.append(name, [row]), names)
+        result = await writer.finish()
+        assert 0 < sum(len(row) for each in result.handed for row in each.payloads) <= 1000
+        assert {each.stream for each in (*result.handed, *result.drafts)} == set(names)
+        results.append(result)
+    await app.commit(0, results)
     for name in names:
-        assert await payloads(ns, name) == [b"%d" % turn * 100 for turn in range(3)]
+        assert await payloads(ns, name) == [b"%d" % turn * 100 for turn in range(4)]
     assert await ledger_ids(ns.client) == await referenced(ns, *names)
 
 

@@ -20,7 +20,13 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.stream_context import namespace_store, stream_context
-from quorumbook.streams.transactions import Application, Identity, Place, collect_orphans
+from quorumbook.streams.transactions import (
+    Application,
+    Identity,
+    Place,
+    collect_orphans,
+    commit,
+)
 from quorumbook.streams.transactions.commit import check_one_store
 from quorumbook.testing import LocalCluster
 from streams.transactions import application, ledger_ids, payloads, referenced, write
@@ -211,20 +217,22 @@ async def test_locks_are_taken_together_or_in_the_order_of_names(
     # A rival is at the very nodes that it uses.
     of_path = {stream_context(ns.stream(name)).lock()._path: name for name in names}
     together, one_by_one = [], []
-    acquire = StreamLock.acquire
+    acquire, acquire_together = StreamLock.acquire, commit.acquire_together
+
+    async def noting_all(locks: Sequence[StreamLock]) -> bool:
+        together.extend(of_path[lock._path] for lock in locks)  # a rival is at the very nodes
+        return await acquire_together(locks)
 
     async def noting(lock: StreamLock, **options: Any) -> None:
-        name = of_path[lock._path]  # a rival is at the very nodes that it uses
-        if not options:
-            together.append(name)
-        else:
-            owners = [await stream_context(other.stream(each)).lock().owner() for each in names]
-            assert sum(map(bool, owners)) == len(one_by_one) + (rival is not None and rival.is_held)
-            if name == held and rival is not None:
-                await rival.release()
-            one_by_one.append(name)
+        name = of_path[lock._path]  # the same
+        owners = [await stream_context(other.stream(each)).lock().owner() for each in names]
+        assert sum(map(bool, owners)) == len(one_by_one) + (rival is not None and rival.is_held)
+        if name == held and rival is not None:
+            await rival.release()
+        one_by_one.append(name)
         await acquire(lock, **options)
 
+    monkeypatch.setattr(commit, "acquire_together", noting_all)
     monkeypatch.setattr(StreamLock, "acquire", noting)
     await app.commit(0, [written])
     assert sorted(together) == sorted(names)

@@ -33,7 +33,6 @@ from quorumbook.streams.errors import (
     AccessDeniedError,
     StreamError,
     StreamExistsError,
-    StreamNotFoundError,
 )
 from quorumbook.streams.format.binding import AccessControl, Binding
 from quorumbook.streams.format.names import (
@@ -252,11 +251,7 @@ class Namespace(TabularNamespace, Closing):
 
     async def access(self, name: str) -> AccessControl:
         """Return what nobody may do with a stream, by access control and by policy."""
-        try:
-            policy = await stream_context(self.stream(name)).policy()
-        except StreamNotFoundError:
-            policy = await self.policy()
-        return policy.denials() | await self._access_control(name)
+        return await stream_context(self.stream(name)).access()
 
     async def _access_control(self, name: str) -> AccessControl:
         if self._binding.acl_root is None:
@@ -286,7 +281,7 @@ class Namespace(TabularNamespace, Closing):
                 first_segment=self._binding.first_segment or 1,
                 is_read_only=self._is_read_only,
                 namespace_policy=self.policy,
-                access=lambda: self.access(name),
+                access_control=lambda: self._access_control(name),
                 namespace_id=self._identity.made,
             )
         )

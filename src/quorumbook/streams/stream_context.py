@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.errors import LocalProtocolError, MetadataVersionConflict, NoSuchNodeError
 from quorumbook.metadata.nodes import set_alike
 from quorumbook.metadata.store import MetadataStore
-from quorumbook.streams.errors import PolicyConflictError
+from quorumbook.streams.errors import PolicyConflictError, StreamNotFoundError
 from quorumbook.streams.format.binding import AccessControl
 from quorumbook.streams.metadata.lock import StreamLock
 from quorumbook.streams.metadata.policy import DEFAULTS, StreamPolicy
@@ -30,7 +31,8 @@ class StreamContext:
     first_segment: int
     is_read_only: bool
     namespace_policy: Callable[[], Awaitable[StreamPolicy]]
-    access: Callable[[], Awaitable[AccessControl]]
+    #: What nobody may do, whatever the policies say.
+    access_control: Callable[[], Awaitable[AccessControl]]
     #: What the namespace's ledgers carry.
     namespace_id: Callable[[], Awaitable[bytes]]
     #: The peer's ledgers have no password unless it is configured.
@@ -59,6 +61,19 @@ class StreamContext:
         """Return what holds for the stream, with nothing left out."""
         own = await self.own_policy()
         return own.over((await self.namespace_policy()).over(DEFAULTS))
+
+    async def policy_and_access(self) -> tuple[StreamPolicy, AccessControl]:
+        """Return what holds for the stream, and what nobody may do with it by that or otherwise."""
+        policy = await self.policy()
+        return policy, policy.denials() | await self.access_control()
+
+    async def access(self) -> AccessControl:
+        """Return what nobody may do with the stream, also before it is there."""
+        try:
+            return (await self.policy_and_access())[1]
+        except StreamNotFoundError:
+            policy = await self.namespace_policy()
+        return policy.denials() | await self.access_control()
 
     async def own_policy(self) -> StreamPolicy:
         """Return what the stream says for itself."""
@@ -97,6 +112,30 @@ def stream_context(stream: _HasContext) -> StreamContext:
 
 class _Namespace(Protocol):
     _store: MetadataStore
+
+    def stream(self, name: str) -> _HasContext: ...
+
+
+class ManyContexts:
+    """What the parts of many streams of a namespace share; its policy is read once for all."""
+
+    def __init__(self, namespace: _Namespace) -> None:
+        """Take the namespace."""
+        self._namespace = namespace
+        self._reading: asyncio.Task[StreamPolicy] | None = None
+
+    def of(self, name: str) -> StreamContext:
+        """Return what the parts of one stream share."""
+        context = stream_context(self._namespace.stream(name))
+        read = context.namespace_policy
+
+        async def policy() -> StreamPolicy:
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(read())
+            # Whoever gives up leaves it to the others.
+            return await asyncio.shield(self._reading)
+
+        return replace(context, namespace_policy=policy)
 
 
 def namespace_store(namespace: _Namespace) -> MetadataStore:

@@ -62,8 +62,8 @@ def test_a_writer_gets_a_lock_that_was_given_back_during_its_pause() -> None:
     async def main() -> None:
         given_back = asyncio.Event()
 
-        async def join() -> tuple[str, int]:
-            return "/lock/mine", 2
+        async def join() -> tuple[str, int, int]:
+            return "/lock/mine", 2, 0
 
         async def wait_for_turn(_member: str, *, may_wait: bool) -> bool:
             assert may_wait

@@ -200,6 +200,11 @@ def segment_number(name: str) -> int | None:
     return int(digits) if re.fullmatch(r"\d+", digits) else None
 
 
+def in_progress_names(names: list[str]) -> list[str]:
+    """Return the names of segments that are in progress, each without what all have in front."""
+    return [name.removeprefix(_IN_PROGRESS) for name in names if name.startswith(_IN_PROGRESS)]
+
+
 def names_for_writer(names: list[str]) -> list[str]:
     """Return the segments that a writer has to know: unfinished, the last finished, unnumbered."""
     numbered = {name: segment_number(name) for name in names if name.startswith(_COMPLETED)}

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from quorumbook.env import logger, patience
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     MetadataError,
     MetadataUnavailableError,
@@ -20,7 +22,7 @@ from quorumbook.errors import (
     QuorumbookError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.store import Create, Delete, MetadataStore
 from quorumbook.streams.errors import StreamNotFoundError, WriterBusyError
 from quorumbook.streams.format.names import (
     lock_member_number,
@@ -33,6 +35,14 @@ _log = logger("streams.lock")
 _DELETE_AGAIN_S = 1.0
 #: Those tries; a loop keeps no task alive.
 _DELETING: set[asyncio.Task[None]] = set()
+
+
+class _Place(NamedTuple):
+    """A place in the queue, the session that it goes with, and how many had ended before it."""
+
+    member: str
+    session_id: int
+    ended: int
 
 
 class StreamLock:
@@ -72,23 +82,16 @@ class StreamLock:
             WriterBusyError: somebody else has it.
             StreamNotFoundError: there is no such stream.
         """
-        if self._remove_callback is None:
-            self._remove_callback = self._store.on_session_expired(self._on_session_expired)
+        self._listen()
         may_wait = wait_s is None or wait_s > 0
         if not may_wait and not by_force:
-            # Who does not wait does not queue up either.
-            before = await self._members()
-            if before:
-                raise await self._busy(before[0])
+            await self._check_free()
         while not await self._try(wait_s if may_wait else None, may_wait, by_force):
             _log.warning("the place at %s went with its session: queueing up again", self._path)
 
     async def release(self) -> None:
         """Give the lock back."""
-        member, self._member = self._member, None
-        if self._remove_callback is not None:
-            self._remove_callback()
-            self._remove_callback = None
+        member = self._let_go()
         if member is not None:
             await self._delete(member)
 
@@ -99,10 +102,29 @@ class StreamLock:
 
     # Inside --------------------------------------------------------------------------------
 
-    async def _try(self, wait_s: float | None, may_wait: bool, by_force: bool) -> bool:
+    def _listen(self) -> None:
+        if self._remove_callback is None:
+            self._remove_callback = self._store.on_session_expired(self._on_session_expired)
+
+    def _let_go(self) -> str | None:
+        """Know of no place any more; return which it was."""
+        member, self._member = self._member, None
+        if self._remove_callback is not None:
+            self._remove_callback()
+            self._remove_callback = None
+        return member
+
+    async def _check_free(self) -> None:
+        """Raise WriterBusyError if somebody has it: who does not wait does not queue up either."""
+        before = await self._members()
+        if before:
+            raise await self._busy(before[0])
+
+    async def _try(
+        self, wait_s: float | None, may_wait: bool, by_force: bool, place: _Place | None = None
+    ) -> bool:
         """Queue up and wait; False if the session ended meanwhile, and the place with it."""
-        ended = self._sessions_ended
-        member, session_id = await self._join()
+        member, session_id, ended = place or await self._join()
         try:
             if by_force:
                 await self._push_out(member)
@@ -133,25 +155,38 @@ class StreamLock:
             raise self._not_found() from error
         return sorted((n for n in names if n.startswith("member_")), key=lock_member_number)
 
-    async def _join(self) -> tuple[str, int]:
-        """Queue up; return one's place and the session that it goes with."""
-        data = self._client_id.encode()
+    async def _join(self) -> _Place:
+        """Queue up."""
+        ended = self._sessions_ended
         while True:
             session_id = await self._store.renew_session()
-            prefix = f"{self._path}/{lock_member_prefix(self._client_id, session_id)}"
+            place = self._creation(session_id)
             try:
-                path = await self._store.create(prefix, data, ephemeral=True, sequential=True)
+                path = await self._store.create(
+                    place.path, place.data, ephemeral=True, sequential=True
+                )
             except SessionExpiredError:
                 continue
             except MetadataUnavailableError:
-                # It may have been made although nobody heard of it.
-                for name in await self._members():
-                    path = f"{self._path}/{name}"
-                    node = await self._store.exists(path)
-                    if node is not None and node.owner == session_id and node.data == data:
-                        return path, session_id
+                found = await self._find(session_id, ended)
+                if found is not None:
+                    return found
             else:
-                return path, session_id
+                return _Place(path, session_id, ended)
+
+    def _creation(self, session_id: int) -> Create:
+        prefix = f"{self._path}/{lock_member_prefix(self._client_id, session_id)}"
+        return Create(prefix, self._client_id.encode(), ephemeral=True, sequential=True)
+
+    async def _find(self, session_id: int, ended: int) -> _Place | None:
+        """Return a place that may have been made although nobody heard of it."""
+        data = self._client_id.encode()
+        for name in await self._members():
+            path = f"{self._path}/{name}"
+            node = await self._store.exists(path)
+            if node is not None and node.owner == session_id and node.data == data:
+                return _Place(path, session_id, ended)
+        return None
 
     async def _wait_for_turn(self, member: str, *, may_wait: bool) -> bool:
         """Wait until a member is the first; False if it is not there any more."""
@@ -199,28 +234,7 @@ class StreamLock:
         )
 
     async def _delete(self, member: str) -> None:
-        try:
-            await self._store.delete(member)
-        except MetadataUnavailableError:
-            # A session may last as long as its process, and everybody would wait for so long.
-            task = asyncio.create_task(self._delete_later(member))
-            _DELETING.add(task)
-            task.add_done_callback(_DELETING.discard)
-        except MetadataError:
-            # It is gone, or goes with its session.
-            return
-
-    async def _delete_later(self, member: str) -> None:
-        while True:
-            await asyncio.sleep(_DELETE_AGAIN_S)
-            try:
-                await self._store.delete(member)
-            except MetadataUnavailableError:
-                continue
-            except QuorumbookError:
-                # The same, or the store is closed and ends the session.
-                return
-            return
+        await _delete(self._store, member)
 
     def _on_session_expired(self) -> None:
         self._sessions_ended += 1
@@ -228,3 +242,103 @@ class StreamLock:
             self._member = None
             if self.on_lost is not None:
                 self.on_lost()
+
+
+async def acquire_together(locks: Sequence[StreamLock]) -> bool:
+    """Take locks in one store that nobody has, in one step; False: somebody has one, none is held.
+
+    Raises:
+        StreamNotFoundError: there is no such stream.
+    """
+    places: list[_Place | None] = [None] * len(locks)
+
+    async def take(index: int) -> None:
+        lock, place = locks[index], places[index]
+        if place is None or not await lock._try(None, False, False, place):  # noqa: SLF001
+            await lock.acquire()
+
+    try:
+        for lock in locks:
+            lock._listen()  # noqa: SLF001 - of this module, as those below
+        await gather_bounded(lambda lock: lock._check_free(), locks)  # noqa: SLF001
+        places = await _join_together(locks)
+        # Each comes to its end: one that is cancelled in the middle may leave its place behind.
+        found = await asyncio.gather(*map(take, range(len(locks))), return_exceptions=True)
+        for error in found:
+            if error is not None and not isinstance(error, WriterBusyError):
+                raise error
+        if not any(found):
+            return True
+    except WriterBusyError:
+        pass
+    except BaseException:
+        # One that did not come to it has its place all the same.
+        await _leave(locks, [place.member for place in places if place is not None])
+        await release_together(locks)
+        raise
+    await release_together(locks)
+    return False
+
+
+async def _join_together(locks: Sequence[StreamLock]) -> list[_Place | None]:
+    """Queue up everywhere at once; None: that one does so by itself."""
+    if len(locks) < 2 or len(locks) > locks[0]._store.multi_limit:  # noqa: SLF001
+        return [None] * len(locks)
+    store = locks[0]._store  # noqa: SLF001
+    ended = {lock: lock._sessions_ended for lock in locks}  # noqa: SLF001
+    session_id = await store.renew_session()
+    try:
+        made = await store.multi([lock._creation(session_id) for lock in locks])  # noqa: SLF001
+    except MetadataUnavailableError:
+        return await gather_bounded(
+            lambda lock: lock._find(session_id, ended[lock]),  # noqa: SLF001
+            locks,
+        )
+    except (SessionExpiredError, NoSuchNodeError):
+        return [None] * len(locks)
+    return [
+        _Place(str(path), session_id, ended[lock]) for lock, path in zip(locks, made, strict=True)
+    ]
+
+
+async def release_together(locks: Sequence[StreamLock]) -> None:
+    """Give locks back, in one step."""
+    members = [lock._let_go() for lock in locks]  # noqa: SLF001 - of this module
+    await _leave(locks, [member for member in members if member is not None])
+
+
+async def _leave(locks: Sequence[StreamLock], members: Sequence[str]) -> None:
+    if not members:
+        return
+    store = locks[0]._store  # noqa: SLF001
+    if 1 < len(members) <= store.multi_limit:
+        with contextlib.suppress(MetadataError):
+            await store.multi(list(map(Delete, members)))
+            return
+    await asyncio.gather(*(_delete(store, member) for member in members))
+
+
+async def _delete(store: MetadataStore, member: str) -> None:
+    try:
+        await store.delete(member)
+    except MetadataUnavailableError:
+        # A session may last as long as its process, and everybody would wait for so long.
+        task = asyncio.create_task(_delete_later(store, member))
+        _DELETING.add(task)
+        task.add_done_callback(_DELETING.discard)
+    except MetadataError:
+        # It is gone, or goes with its session.
+        return
+
+
+async def _delete_later(store: MetadataStore, member: str) -> None:
+    while True:
+        await asyncio.sleep(_DELETE_AGAIN_S)
+        try:
+            await store.delete(member)
+        except MetadataUnavailableError:
+            continue
+        except QuorumbookError:
+            # The same, or the store is closed and ends the session.
+            return
+        return

@@ -68,12 +68,24 @@ class SegmentNodes:
             StreamNotFoundError: there is no such stream.
             DataLossError: a number is missing.
         """
+        found, _ = await self.listed(
+            first=first, limit=limit, watch=watch, for_writer=for_writer, allows_gap=allows_gap
+        )
+        return found
+
+    async def listed(
+        self,
+        *,
+        first: int = 0,
+        limit: int | None = None,
+        watch: Watch | None = None,
+        for_writer: bool = False,
+        allows_gap: bool = False,
+    ) -> tuple[list[SegmentMetadata], int]:
+        """Return what ``segments`` does, and how many segments there are altogether."""
         for attempt in range(LIST_ATTEMPTS):
-            try:
-                names = await self.store.children(self.paths.segments, watch)
-            except NoSuchNodeError as error:
-                raise self.not_found() from error
-            names = [name for name in names if is_segment_name(name)]
+            names = await self.names(watch)
+            count = len(names)
             if for_writer:
                 names = names_for_writer(names)
             numbers = {name: segment_number(name) for name in names}
@@ -90,15 +102,27 @@ class SegmentNodes:
             if complete and len(numbers_found) == len(segments):
                 with_gap = [s for s in segments if s.number >= below]
                 if _has_no_gap(with_gap):
-                    return segments
+                    return segments, count
                 if attempt >= LIST_ATTEMPTS // 2:
                     if not allows_gap:
                         check_no_gap(with_gap)
-                    return segments
+                    return segments, count
             # Somebody rolled, truncated or deleted between the list and the nodes.
             if watch is not None:
                 self.store.unwatch(watch)
         raise self._changes_too_fast()
+
+    async def names(self, watch: Watch | None = None) -> list[str]:
+        """Return the names of the segments' nodes.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        try:
+            names = await self.store.children(self.paths.segments, watch)
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
+        return [name for name in names if is_segment_name(name)]
 
     async def readable(self, on_damaged: Callable[[StreamError], None]) -> list[SegmentMetadata]:
         """Return the segments whose nodes can be read, for those who show them.
@@ -111,10 +135,7 @@ class SegmentNodes:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        try:
-            names = filter(is_segment_name, await self.store.children(self.paths.segments))
-        except NoSuchNodeError as error:
-            raise self.not_found() from error
+        names = await self.names()
 
         async def read(name: str) -> SegmentMetadata | None:
             try:
@@ -135,10 +156,7 @@ class SegmentNodes:
             The number behind the last one if all are before it.
         """
         for _ in range(LIST_ATTEMPTS):
-            try:
-                names = filter(is_segment_name, await self.store.children(self.paths.segments))
-            except NoSuchNodeError as error:
-                raise self.not_found() from error
+            names = await self.names()
             # One in progress comes before a completed one of the same number, and is kept.
             by_number = {segment_number(name): name for name in sorted(names, reverse=True)}
             if None in by_number:
@@ -162,11 +180,7 @@ class SegmentNodes:
 
     async def segment_count(self) -> int:
         """Return how many segments there are, truncated ones that are not deleted yet included."""
-        try:
-            names = await self.store.children(self.paths.segments)
-        except NoSuchNodeError as error:
-            raise self.not_found() from error
-        return sum(map(is_segment_name, names))
+        return len(await self.names())
 
     async def segment(
         self, number: int, *, is_in_progress: bool, watch: Watch | None = None

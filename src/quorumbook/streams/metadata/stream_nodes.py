@@ -211,15 +211,20 @@ class StreamNodes(SegmentNodes):
             MetadataVersionConflict: it, or somebody else, was faster; after a lost answer it may
                 have been this very change, for nothing in the node tells who made it.
         """
-        path, version = self.paths.allocation, state.allocation_version
-        data = b"" if state.allocated is None else str(state.allocated).encode()
+        operation, fenced = self.fence(state)
 
         async def was_set() -> bool:
             return False
 
-        operation = Set(path, data, version, state.allocation_creation_id)
         await self.change([operation], was_set, "shutting the last writer out")
-        return replace(state, allocation_version=version + 1)
+        return fenced
+
+    def fence(self, state: StreamState) -> tuple[Set, StreamState]:
+        """Return the change that ``fence_allocation`` makes, and the state as that leaves it."""
+        version = state.allocation_version
+        data = b"" if state.allocated is None else str(state.allocated).encode()
+        operation = Set(self.paths.allocation, data, version, state.allocation_creation_id)
+        return operation, replace(state, allocation_version=version + 1)
 
     async def start_segment(self, segment: SegmentMetadata, state: StreamState) -> None:
         """Record a new segment, whose ledger is the allocated one.

@@ -16,7 +16,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.metadata.store import MetadataStore, Node
 from quorumbook.streams.errors import TransactionLostError, WriterBusyError
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.stream_context import namespace_store, stream_context
+from quorumbook.streams.stream_context import ManyContexts, namespace_store
 from quorumbook.streams.transactions.appended_rows import AppendedRows
 from quorumbook.streams.transactions.attempt import Attempt, AttemptResult, DraftOptions
 from quorumbook.streams.transactions.commit import (
@@ -247,8 +247,8 @@ class Application:
         if not by_stream:
             return []
         assert namespace is not None
-        streams = {name: stream_context(namespace.stream(name)) for name in sorted(by_stream)}
-        return [(context, by_stream[name]) for name, context in streams.items()]
+        contexts = ManyContexts(namespace)
+        return [(contexts.of(name), by_stream[name]) for name in sorted(by_stream)]
 
     async def _write_manifest(
         self, batch: int, rows: Sequence[Draft], options: DraftOptions

@@ -27,11 +27,12 @@ from quorumbook.streams.errors import (
     TransactionError,
 )
 from quorumbook.streams.format.attributes import Attributes
+from quorumbook.streams.format.binding import AccessControl
 from quorumbook.streams.format.names import TRANSACTION_COMPONENT
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 from quorumbook.streams.namespace import Namespace
-from quorumbook.streams.stream_context import StreamContext, stream_context
+from quorumbook.streams.stream_context import ManyContexts, StreamContext
 from quorumbook.streams.transactions.drafts import (
     DraftWriter,
     LedgerDraft,
@@ -135,6 +136,7 @@ class Attempt:
         """
         self._client = client
         self._namespace = namespace
+        self._contexts = None if namespace is None else ManyContexts(namespace)
         self._nodes = nodes
         self._who = who
         self._name = name
@@ -145,6 +147,8 @@ class Attempt:
         #: Those that the attempt's node names; None: there is none yet.
         self._recorded: frozenset[LedgerId] | None = None
         self._recording = asyncio.Lock()
+        #: Looks soon whether the attempt was cleaned up.
+        self._looking: asyncio.Task[bool] | None = None
         self._open: dict[str, DraftWriter] = {}
         self._done: list[Draft] = []
         self._held: dict[str, _FewRows] = {}
@@ -329,22 +333,23 @@ class Attempt:
         return self._rules[stream]
 
     async def _read_rules(self, name: str) -> tuple[StreamRules, StreamPolicy]:
-        if self._namespace is None:
+        if self._namespace is None or self._contexts is None:
             raise TransactionError(f"stream {name} is in no namespace: give the argument namespace")
-        context = stream_context(self._namespace.stream(name))
+        context = self._contexts.of(name)
         context.check_writable()
-        if (await context.access()).denies_write:
-            raise AccessDeniedError(f"nobody may write stream {name}")
         try:
+            policy, access = await context.policy_and_access()
+            self._check_access(name, access)
             last_txid = await context.nodes.max_txid()
         except StreamNotFoundError:
+            self._check_access(name, await context.access())
             if not self._options.creates_streams:
                 raise
             await self._namespace.create_stream(name, exist_ok=True)
             last_txid = await context.nodes.max_txid()
+            policy = await context.policy()
         if last_txid == END_TXID:
             raise StreamSealedError(f"stream {name} is sealed: nothing is appended any more")
-        policy = await context.policy()
         rules = StreamRules(
             name=context.name,
             codec=policy.codec,
@@ -353,6 +358,11 @@ class Attempt:
             checks_txids=policy.txid != "free",
         )
         return rules, policy
+
+    @staticmethod
+    def _check_access(stream: str, access: AccessControl) -> None:
+        if access.denies_write:
+            raise AccessDeniedError(f"nobody may write stream {stream}")
 
     async def _record(self, ledger_id: LedgerId) -> None:
         """Have the attempt's node name a ledger; those that come meanwhile go together."""
@@ -363,6 +373,17 @@ class Attempt:
             record = AttemptRecord(query=self._who.query, run=self._who.run, ledgers=ledgers)
             await self._nodes.record_attempt(self._name, record, is_new=self._recorded is None)
             self._recorded = frozenset(ledgers)
+
+    async def _is_wanted(self) -> bool:
+        """Tell whether the attempt is still there; those that ask at the same time ask together."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._look())
+        return await asyncio.shield(self._looking)
+
+    async def _look(self) -> bool:
+        # Who comes from now on has made a ledger that this look may be too early for.
+        self._looking = None
+        return await self._nodes.has_attempt(self._name)
 
     async def _make_ledger(
         self,
@@ -402,7 +423,7 @@ class Attempt:
             except LedgerExistsError:
                 # Somebody guessed the id; what is theirs is not this attempt's to clean up.
                 self._ledgers.remove(ledger_id)
-        if not await self._nodes.has_attempt(self._name):
+        if not await self._is_wanted():
             # Cleaned up between its node and its ledger: nobody else would delete that any more.
             await ledger.abort()
             with contextlib.suppress(NoSuchLedgerInMetadataError):

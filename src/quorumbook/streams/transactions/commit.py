@@ -10,10 +10,9 @@ the order of names.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quorumbook.env import logger
@@ -33,8 +32,11 @@ from quorumbook.streams.errors import (
     TransactionTooLargeError,
     WriterBusyError,
 )
+from quorumbook.streams.format.names import in_progress_names
 from quorumbook.streams.format.segment_text import SegmentMetadata
-from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.metadata.lock import StreamLock, acquire_together, release_together
+from quorumbook.streams.metadata.policy import StreamPolicy
+from quorumbook.streams.metadata.stream_nodes import StreamState
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.transactions.attempt import AttemptResult
 from quorumbook.streams.transactions.gathering import Gathering, Part
@@ -56,7 +58,7 @@ from quorumbook.streams.transactions.state import (
     check_plan,
     is_committed,
 )
-from quorumbook.streams.writing.takeover import StreamTail, take_over
+from quorumbook.streams.writing.takeover import StreamTail, fence_together, take_over
 
 _log = logger("streams.transactions")
 #: Others may append to the same streams at the same time; nobody is that unlucky so often.
@@ -120,6 +122,7 @@ class Commit:
         self._batch = batch
         self._options = options
         self._plan = plan
+        self._policies: dict[str, StreamPolicy] = {}
         self._token = f"{nodes.store.env.random.getrandbits(64):016x}"
 
     async def already(self, results: Sequence[AttemptResult]) -> Committed | None:
@@ -181,22 +184,22 @@ class Commit:
     @contextlib.asynccontextmanager
     async def _locked(self, contexts: Sequence[StreamContext]) -> AsyncGenerator[None, None]:
         """Hold the locks of streams."""
-        for context, access in zip(
-            contexts,
-            await gather_bounded(lambda each: each.access(), contexts),
-            strict=True,
-        ):
+
+        async def check(context: StreamContext) -> None:
+            self._policies[context.name], access = await context.policy_and_access()
             if access.denies_acquire:
                 raise AccessDeniedError(f"nobody may write stream {context.name}")
+
+        await gather_bounded(check, contexts)
         locks = {context.name: context.lock() for context in contexts}
         try:
-            if not await _take_free(locks.values()):
+            if not await acquire_together(list(locks.values())):
                 # By name, so that two commits never have what the other one waits for.
                 for name, lock in sorted(locks.items()):
                     await self._take(name, lock)
             yield
         finally:
-            await _release(locks.values())
+            await release_together(list(locks.values()))
 
     async def _take(self, name: str, lock: StreamLock) -> None:
         try:
@@ -240,10 +243,12 @@ class Commit:
         if self._is_overtaken(head):
             return Committed(head=head, was_there=True)
 
+        fenced = await self._begun([context for context, _ in streams])
+
         async def prepare(index: int) -> tuple[list[SegmentMetadata], list[Operation]]:
             context, parts = streams[index]
-            tail = await self._tail(context)
-            is_free = (await context.policy()).txid == "free"
+            tail = await take_over(context, fenced[index])
+            is_free = self._policies[context.name].txid == "free"
             floor = -1 if is_free else tail.last_txid
             drafts = await gathering.drafts(context, parts, floor=floor, copies_small=copies_small)
             streams[index] = context, drafts
@@ -305,22 +310,27 @@ class Commit:
             head, self._who, self._batch, self._token, may_reset=self._options.may_reset
         )
 
-    async def _tail(self, context: StreamContext) -> StreamTail:
-        """Return where a stream ends, with nothing in progress."""
+    async def _begun(self, contexts: Sequence[StreamContext]) -> Sequence[StreamState | None]:
+        """Begin to take streams over, unless a writer's segment in one of them must be left."""
+
+        async def check(context: StreamContext) -> None:
+            for name in in_progress_names(await context.nodes.names()):
+                raise WriterBusyError(
+                    f"segment {name.lstrip('0')} of stream {context.name} is in progress: another "
+                    "writer is at work, or crashed; set takeover=true to fence it out and "
+                    "complete the segment"
+                )
+
+        if not contexts:
+            return []
         if not self._options.takes_over:
-            for segment in await context.nodes.segments(for_writer=True):
-                if segment.is_in_progress:
-                    raise WriterBusyError(
-                        f"segment {segment.number} of stream {context.name} is in progress: "
-                        "another writer is at work, or crashed; set takeover=true to fence it "
-                        "out and complete the segment"
-                    )
-        return await take_over(context)
+            await gather_bounded(check, contexts)
+        return await fence_together(contexts)
 
     async def _graft(
         self, context: StreamContext, drafts: Sequence[Draft], tail: StreamTail
     ) -> tuple[list[SegmentMetadata], list[Operation]]:
-        await check_segments(context, len(drafts))
+        _check_room(context.name, tail.segment_count + len(drafts))
         tail = as_copied(context.name, drafts, tail)
         segments = segments_of(drafts, tail, context.store.env.clock.wall_ms())
         operations = graft(context.nodes.paths, segments, tail)
@@ -355,10 +365,13 @@ class Commit:
 
 async def check_segments(context: StreamContext, more: int) -> None:
     """Raise TransactionTooLargeError if a stream has no room for so many segments."""
-    count = await context.nodes.segment_count() + more
+    _check_room(context.name, await context.nodes.segment_count() + more)
+
+
+def _check_room(stream: str, count: int) -> None:
     if count > MAX_SEGMENTS:
         raise TransactionTooLargeError(
-            f"stream {context.name} would have {count} segments, and {MAX_SEGMENTS} are as "
+            f"stream {stream} would have {count} segments, and {MAX_SEGMENTS} are as "
             "many as readers list at a bearable cost: merge small ones with `quorumbook spark "
             "compact-segments`, let go of old ones with `quorumbook stream truncate` and "
             "`quorumbook stream retention`, and write larger batches with fewer partitions"
@@ -390,20 +403,3 @@ def encode_manifest(
         "ledgers": ledgers,
     }
     return json.dumps(manifest, separators=(",", ":")).encode()
-
-
-async def _take_free(locks: Collection[StreamLock]) -> bool:
-    """Take locks together; False: somebody has one, and none is held."""
-    # Each comes to its end: one that is cancelled in the middle may leave its place in the queue.
-    found = await asyncio.gather(*(lock.acquire() for lock in locks), return_exceptions=True)
-    failed = [each for each in found if each is not None]
-    for error in failed:
-        if not isinstance(error, WriterBusyError):
-            raise error
-    if failed:
-        await _release(locks)
-    return not failed
-
-
-async def _release(locks: Iterable[StreamLock]) -> None:
-    await asyncio.gather(*(lock.release() for lock in locks))

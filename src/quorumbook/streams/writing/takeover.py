@@ -8,15 +8,18 @@ and the segment is completed with that, in one step that no two writers can both
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quorumbook.env import logger
+from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchLedgerInMetadataError,
     NoSuchNodeError,
 )
+from quorumbook.metadata.nodes import change_once
 from quorumbook.streams.errors import DataLossError, StreamSealedError, WriterFencedError
 from quorumbook.streams.format.records import END_TXID
 from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID, SegmentMetadata
@@ -43,10 +46,36 @@ class StreamTail:
     completed_at_ms: int
     #: Greater than that of every takeover before.
     epoch: int
+    #: How many segments there are, truncated ones that are not deleted yet included.
+    segment_count: int
 
 
-async def take_over(context: StreamContext) -> StreamTail:
+async def fence_together(contexts: Sequence[StreamContext]) -> list[StreamState | None]:
+    """Begin to take streams of one store over, in one step; None: that one begins by itself."""
+    store = contexts[0].store
+    if len(contexts) > store.multi_limit:
+        return [None] * len(contexts)
+    read = await gather_bounded(lambda each: each.nodes.read_state(), contexts)
+    fences = [each.nodes.fence(state) for each, state in zip(contexts, read, strict=True)]
+
+    async def was_set() -> bool:
+        return False  # nothing in the nodes tells who did
+
+    what = f"shutting the last writers of {len(contexts)} streams out"
+    try:
+        await change_once(store, [operation for operation, _ in fences], was_set, what)
+    except (MetadataVersionConflict, NoSuchNodeError) as error:
+        _log.info("%s: %s; one after the other", what, error)
+        return [None] * len(contexts)
+    return [state for _, state in fences]
+
+
+async def take_over(context: StreamContext, fenced: StreamState | None = None) -> StreamTail:
     """Complete every segment that is in progress, and return where the stream ends.
+
+    Args:
+        context: The stream's.
+        fenced: Its state, if ``fence_together`` began.
 
     Raises:
         StreamSealedError: nothing can be appended any more.
@@ -55,16 +84,17 @@ async def take_over(context: StreamContext) -> StreamTail:
     """
     for _ in range(_ATTEMPTS):
         try:
-            return await _take_over(context)
+            return await _take_over(context, fenced)
         except (MetadataVersionConflict, NoSuchNodeError, NodeExistsError) as error:
             _log.info("stream %s: %s; looking again", context.name, error)
+            fenced = None
     raise WriterFencedError(f"other writers keep taking stream {context.name} over")
 
 
-async def _take_over(context: StreamContext) -> StreamTail:
+async def _take_over(context: StreamContext, fenced: StreamState | None) -> StreamTail:
     nodes = context.nodes
-    state = await nodes.fence_allocation(await nodes.read_state())
-    segments = await nodes.segments(for_writer=True)
+    state = fenced or await nodes.fence_allocation(await nodes.read_state())
+    segments, count = await nodes.listed(for_writer=True)
     done: list[SegmentMetadata] = []
     for segment in segments:
         if not segment.is_in_progress:
@@ -98,6 +128,7 @@ async def _take_over(context: StreamContext) -> StreamTail:
         last_txid=floor if done or state.max_txid else -1,
         completed_at_ms=done[-1].completed_at_ms if done else 0,
         epoch=state.allocation_version,
+        segment_count=count,
     )  # fmt: skip
 
 
