@@ -260,7 +260,7 @@ async def acquire_together(locks: Sequence[StreamLock]) -> bool:
     try:
         for lock in locks:
             lock._listen()  # noqa: SLF001 - of this module, as those below
-        await gather_bounded(lambda lock: lock._check_free(), locks)  # noqa: SLF001
+        # Nobody is looked for before: where somebody is, the places are given up at once.
         places = await _join_together(locks)
         # Each comes to its end: one that is cancelled in the middle may leave its place behind.
         found = await asyncio.gather(*map(take, range(len(locks))), return_exceptions=True)
@@ -269,8 +269,6 @@ async def acquire_together(locks: Sequence[StreamLock]) -> bool:
                 raise error
         if not any(found):
             return True
-    except WriterBusyError:
-        pass
     except BaseException:
         # One that did not come to it has its place all the same.
         await _leave(locks, [place.member for place in places if place is not None])

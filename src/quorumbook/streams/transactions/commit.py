@@ -10,6 +10,7 @@ the order of names.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -313,19 +314,22 @@ class Commit:
     async def _begun(self, contexts: Sequence[StreamContext]) -> Sequence[StreamState | None]:
         """Begin to take streams over, unless a writer's segment in one of them must be left."""
 
-        async def check(context: StreamContext) -> None:
-            for name in in_progress_names(await context.nodes.names()):
+        async def look(context: StreamContext) -> StreamState:
+            nodes = context.nodes
+            if self._options.takes_over:
+                return await nodes.read_state()
+            names, state = await asyncio.gather(nodes.names(), nodes.read_state())
+            for name in in_progress_names(names):
                 raise WriterBusyError(
                     f"segment {name.lstrip('0')} of stream {context.name} is in progress: another "
                     "writer is at work, or crashed; set takeover=true to fence it out and "
                     "complete the segment"
                 )
+            return state
 
         if not contexts:
             return []
-        if not self._options.takes_over:
-            await gather_bounded(check, contexts)
-        return await fence_together(contexts)
+        return await fence_together(contexts, await gather_bounded(look, contexts))
 
     async def _graft(
         self, context: StreamContext, drafts: Sequence[Draft], tail: StreamTail

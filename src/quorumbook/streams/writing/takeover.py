@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quorumbook.env import logger
-from quorumbook.env.tasks import gather_bounded
 from quorumbook.errors import (
     MetadataVersionConflict,
     NodeExistsError,
@@ -50,13 +49,19 @@ class StreamTail:
     segment_count: int
 
 
-async def fence_together(contexts: Sequence[StreamContext]) -> list[StreamState | None]:
-    """Begin to take streams of one store over, in one step; None: that one begins by itself."""
+async def fence_together(
+    contexts: Sequence[StreamContext], states: Sequence[StreamState]
+) -> list[StreamState | None]:
+    """Begin to take streams of one store over, in one step; None: that one begins by itself.
+
+    Args:
+        contexts: Of which streams.
+        states: Theirs, as read.
+    """
     store = contexts[0].store
     if len(contexts) > store.multi_limit:
         return [None] * len(contexts)
-    read = await gather_bounded(lambda each: each.nodes.read_state(), contexts)
-    fences = [each.nodes.fence(state) for each, state in zip(contexts, read, strict=True)]
+    fences = [each.nodes.fence(state) for each, state in zip(contexts, states, strict=True)]
 
     async def was_set() -> bool:
         return False  # nothing in the nodes tells who did
