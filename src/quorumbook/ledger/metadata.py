@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from quorumbook.errors import LocalProtocolError, MetadataFormatError
@@ -115,6 +115,15 @@ class LedgerMetadata:
         if self.format_version not in FORMAT_VERSIONS:
             return f"format version {self.format_version} is not known"
         return None
+
+    def as_created(self, creator_token: int | None, incarnation: int | None) -> LedgerMetadata:
+        """Return the metadata with what its creation adds, which contradicts nothing in it."""
+        made = object.__new__(LedgerMetadata)
+        for name in _NAMES:
+            object.__setattr__(made, name, getattr(self, name))
+        object.__setattr__(made, "creator_token", creator_token)
+        object.__setattr__(made, "incarnation", incarnation)
+        return made
 
     @property
     def is_closed(self) -> bool:
@@ -229,6 +238,9 @@ class LedgerMetadata:
         copied = Fragment(fragment_first_entry_id, ensemble)
         fragments = tuple(copied if other is fragment else other for other in self.fragments)
         return replace(self, fragments=fragments, creator_token=None)
+
+
+_NAMES = tuple(each.name for each in fields(LedgerMetadata))
 
 
 def changed_fragments(fragments: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:

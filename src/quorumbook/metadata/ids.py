@@ -34,7 +34,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.metadata.cluster import read_layout
 from quorumbook.metadata.nodes import create_with_parents, with_living_session, with_parents
 from quorumbook.metadata.paths import FIRST_LONG_LEDGER_ID, LayoutKind, TreePaths
-from quorumbook.metadata.store import Create, Delete, MetadataStore, Node
+from quorumbook.metadata.store import Create, Delete, MetadataStore, Node, Operation
 
 _HIGH_BITS_PREFIX = "HOB-"
 _KEPT_HIGH_BITS = 3
@@ -344,10 +344,10 @@ class LedgerIdGenerator:
         else:
             # Only the first number is needed by name; the others are counted behind it.
             step = f"{parent}/step"
-            others = [each for _ in range(1, count) for each in (Create(step), Delete(step))]
+            others: list[Operation] = [Create(step), Delete(step)]
             first = Create(prefix, ephemeral=True, sequential=True)
             made = await with_parents(
-                self._store, prefix, lambda: self._store.multi([first, *others])
+                self._store, prefix, lambda: self._store.multi([first, *others * (count - 1)])
             )
             path = str(made[0])
         # Nobody waits for the deletion; if it fails, the session's end does it.

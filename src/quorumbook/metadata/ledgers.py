@@ -79,7 +79,7 @@ class LedgerManager:
         if metadata.format_version >= 3:
             # 1 and up: 0 is what other clients write when they have no token.
             token = self._store.env.random.randrange(1, 2**63)
-            metadata = replace(metadata, creator_token=token)
+            metadata = metadata.as_created(token, None)
         data = encode(metadata)
         node, is_made_now = None, True
         try:
@@ -96,7 +96,7 @@ class LedgerManager:
         # One that was made now may have been changed since, or deleted and made by somebody else.
         if node.data != data and (node.version == 0 or not is_made_now):
             raise _exists(metadata.ledger_id)
-        return replace(metadata, incarnation=node.creation_id), 0
+        return metadata.as_created(metadata.creator_token, node.creation_id), 0
 
     async def read(
         self, ledger_id: LedgerId, watch: Watch | None = None

@@ -49,6 +49,13 @@ def test_a_change_keeps_custom_metadata_and_drops_the_creators_token() -> None:
         assert changed.creator_token is None
 
 
+def test_what_a_creation_adds_is_all_that_changes() -> None:
+    made = OPEN.as_created(7, 9)
+    assert made == dataclasses.replace(OPEN, creator_token=7)
+    assert (made.incarnation, OPEN.incarnation) == (9, None)
+    assert dataclasses.replace(made) == made
+
+
 def test_a_later_fragment_is_appended_and_one_of_the_same_start_replaces() -> None:
     assert OPEN.with_fragment(11, "xyz").fragments == (*OPEN.fragments, Fragment(11, tuple("xyz")))
     replaced = OPEN.with_fragment(10, "xyz")

@@ -224,9 +224,14 @@ def operation_record(operation: Operation, chroot: str, acl: bytes) -> tuple[Op,
 def multi_record(operations: Sequence[Operation], chroot: str, acl: bytes) -> bytes:
     """Return the record of several operations that happen together or not at all."""
     parts = []
+    # Ids are taken by the same two operations again and again.
+    known: dict[int, bytes] = {}
     for operation in operations:
-        number, record = operation_record(operation, chroot, acl)
-        parts += [_MULTI_HEADER.pack(number, False, -1), record]
+        part = known.get(id(operation))
+        if part is None:
+            number, record = operation_record(operation, chroot, acl)
+            part = known[id(operation)] = _MULTI_HEADER.pack(number, False, -1) + record
+        parts.append(part)
     return b"".join(parts) + _MULTI_END
 
 

@@ -303,16 +303,14 @@ class ZooKeeperStore(DriverStore):
             if not isinstance(each, Create) and each.creation_id is not None
         }
         if len(named) > 1:
-            sights = await asyncio.gather(*map(self._sight, named))
+            nodes = await asyncio.gather(*map(self.get, named))
         else:  # what every ledger's end does, without a task for it
-            sights = [await self._sight(path) for path in named]
-        for (path, creation_id), sight in zip(named.items(), sights, strict=True):
-            if sight is None:
-                raise _error(Code.NO_NODE, path)
-            _check_same(path, sight.node, creation_id)
+            nodes = [await self.get(path) for path in named]
+        for (path, creation_id), node in zip(named.items(), nodes, strict=True):
+            _check_same(path, node, creation_id)
 
     def _request(self, operations: list[Operation], *, is_multi: bool) -> tuple[Op, bytes]:
-        for each in operations:
+        for each in {id(each): each for each in operations}.values():
             is_sequential = isinstance(each, Create) and each.sequential
             # A sequential name may be digits only: "/queue/" makes "/queue/0000000000".
             check_path(f"{each.path}0" if is_sequential else each.path)
