@@ -24,6 +24,7 @@ from quorumbook.bookie import read_only
 from quorumbook.bookie.connections.admission import Admission
 from quorumbook.bookie.connections.exposure import exposure
 from quorumbook.bookie.connections.limits import open_files_within
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn
 from quorumbook.bookie.connections.registry import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.http import directories as directory_pages
@@ -243,17 +244,15 @@ class Bookie:
         if options.http is not None:
             await self._start_http(options.http)
         self._registrar = Registrar(
-            self._store,
-            self._bookie_id,
-            self._service_info(),
-            is_read_only=lambda: self.is_read_only,
-            metrics=self.metrics,
-        )
+            self._store, self._bookie_id, self._service_info(),
+            is_read_only=lambda: self.is_read_only, metrics=self.metrics,
+        )  # fmt: skip
         await self._registrar.start()
         _log.info("bookie %s serves on %s:%d", self._bookie_id, options.host, self._port)
 
     async def _open_storage(self) -> _Serving:
         env, options = self._env, self._options
+        outbox = Outbox(Turn(env.clock))
         storage = await LedgerStorage.open(
             env,
             journal_directories=options.journal_directories,
@@ -268,6 +267,7 @@ class Bookie:
                 on_space=self.disks.storage_has_space,
                 on_damage=self._damaged,
                 on_group=self.metrics.slow.journal_group,
+                on_told=outbox.sweep,
             ),
         )
         operations = Operations(env, options, storage, self.metrics, self.disks)
@@ -275,7 +275,7 @@ class Bookie:
         return _Serving(
             storage,
             operations,
-            Connections(env, options, self.metrics, operations, admission),
+            Connections(env, options, self.metrics, operations, admission, outbox),
             directory_pages.DirectoryPages(self.disks, storage),
             InsidePages(env, storage, self.disks, options, lambda: self.is_ready),
         )

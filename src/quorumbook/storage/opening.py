@@ -36,6 +36,8 @@ class StorageOwner:
     on_damage: Callable[[Damage], None] = lambda _: None
     #: A journal group was written or synced; those who wait for it are called next.
     on_group: Callable[[GroupTimes], None] = lambda _: None
+    #: Those who waited for a journal group have been called.
+    on_told: Callable[[], None] = lambda: None
 
 
 class StorageParts(NamedTuple):

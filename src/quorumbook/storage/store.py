@@ -76,7 +76,7 @@ class LedgerStorage:
             env, directories.journals, marks=opened.marks,
             file_size_bytes=options.journal_file_size_bytes,
             group_size_bytes_max=options.journal_group_size_bytes,
-            on_failed=self._fail, on_group=told.on_group,
+            on_failed=self._fail, on_group=told.on_group, on_told=told.on_told,
         )  # fmt: skip
         self._flusher = self._open_flusher()
         self._writes = Writes(

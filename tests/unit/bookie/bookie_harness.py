@@ -10,6 +10,7 @@ from typing import Any
 
 from doubles.raw_client import RawClient
 from quorumbook.bookie.connections.admission import Admission
+from quorumbook.bookie.connections.loop_turns import Outbox, Turn
 from quorumbook.bookie.connections.registry import Connections
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
@@ -288,6 +289,7 @@ class Server:
             self.metrics,
             self.operations,
             Admission(self.env, options, self.metrics),
+            Outbox(Turn(self.env.clock)),
         )
         self.connections.is_serving = True
         self.port = 0

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from bookie_harness import MIB, ScriptedStorage, serve, settle, v2_adds
+from bookie_harness import (
+    MIB,
+    RawClient,
+    ScriptedStorage,
+    cluster,
+    real_bookie,
+    serve,
+    settle,
+    v2_adds,
+)
 
 from doubles.inside import connections_of
 from doubles.waiting import until
@@ -21,6 +31,7 @@ from quorumbook.bookie.connections.loop_turns import (
     TurnsBelow,
     Weight,
 )
+from quorumbook.storage.journal.group_commit import Journal
 
 MS = 1_000_000
 OK = 0
@@ -163,6 +174,44 @@ async def test_answers_left_by_a_turn_are_counted_and_leave_in_the_next() -> Non
     assert await _turns_of(took, 5) == [1] * 5
     assert took == many
     assert [one.noted for one in many] == [0, 1, 1, 1, 1]
+
+
+async def test_answers_leave_at_once_when_all_of_a_group_are_there() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    outbox = Outbox(Turn(clock))
+    many = [_Worker(clock, took) for _ in range(3)]
+    for one in many:
+        outbox.add(cast(BookieConnection, one))
+    outbox.sweep()
+    assert took == many[:1]  # so long one works in a turn
+    assert await _turns_of(took, 3) == [2, 1]
+    assert took == many
+
+
+async def test_the_answers_of_a_group_leave_in_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way: list[bool] = []
+    left: list[bool] = []
+    group_done, write = Journal._group_done, BookieConnection._write
+
+    def note_group(self: Journal, result: Any) -> None:
+        under_way.append(True)
+        group_done(self, result)
+        under_way.clear()
+
+    def note_write(self: BookieConnection, answers: list[bytes], size: int) -> None:
+        left.append(bool(under_way))
+        write(self, answers, size)
+
+    monkeypatch.setattr(Journal, "_group_done", note_group)
+    monkeypatch.setattr(BookieConnection, "_write", note_write)
+    async with cluster() as store, real_bookie(tmp_path, store) as bookie:
+        client = await RawClient.connect(bookie.address[1])
+        client.send(v2_adds(1, range(3), b"x"))
+        assert await client.add_codes(3) == [(number, OK) for number in range(3)]
+    assert left == [True]
 
 
 async def test_who_has_been_flushed_already_costs_no_turn() -> None:

@@ -67,6 +67,17 @@ class World:
         )
 
 
+async def test_the_end_of_a_group_is_told_once_behind_all_who_wait_for_it() -> None:
+    world = World(auto=False, on_told=lambda: world.log.append("told"))
+    world.add("first")
+    for name in "second", "third":
+        world.add(name)
+    await world.step()
+    assert world.log == [("first", None), "told"]
+    await world.step()
+    assert world.log[2:] == [("second", None), ("third", None), "told"]
+
+
 async def test_what_is_enqueued_comes_back_in_order() -> None:
     world = World()
     world.add("key", [key_record(1, b"k" * 20)])

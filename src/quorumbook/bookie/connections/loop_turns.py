@@ -190,28 +190,45 @@ class TurnsBelow:
 
 
 class Outbox:
-    """Connections with answers to send: one sweep sends them, as long as its turn lasts."""
+    """Connections with answers to send: one sweep sends them, as long as its turn lasts.
+
+    It comes by itself in the next turn of the loop, and at once where somebody knows that there
+    will be no more answers now: before a busy loop's next turn others have sent very much.
+    """
 
     def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+        #: How long one works.
+        self.turn = turn
         self._waiting: deque[Answerer] = deque()
         #: Who was left by an earlier sweep; the budget of answers knows what they have.
         self._left: deque[Answerer] = deque()
+        self._is_scheduled = False
 
     def add(self, connection: Answerer) -> None:
         """Have the connection flushed after the callbacks that run now."""
-        if not self._waiting and not self._left:
-            asyncio.get_running_loop().call_soon(self._sweep)
         self._waiting.append(connection)
+        self._sweep_soon()
 
-    def _sweep(self) -> None:
-        self._turn.begin()
+    def _sweep_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled)
+
+    def _scheduled(self) -> None:
+        self._is_scheduled = False
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Send them."""
+        if not self._left and not self._waiting:
+            return
+        self.turn.begin()
         for waiting in (self._left, self._waiting):
             while waiting:
                 connection = waiting.popleft()
                 if connection.unflushed_bytes:
                     _flush(connection)
-                    if self._turn.is_over:
+                    if self.turn.is_over:
                         self._leave()
                         return
 
@@ -220,8 +237,7 @@ class Outbox:
             connection.note_unread()
         self._left.extend(self._waiting)
         self._waiting.clear()
-        if self._left:
-            asyncio.get_running_loop().call_soon(self._sweep)
+        self._sweep_soon()
 
 
 def _flush(connection: Answerer) -> None:

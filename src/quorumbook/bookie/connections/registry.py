@@ -19,7 +19,7 @@ from quorumbook.bookie.connections.connection import (
 from quorumbook.bookie.connections.frame_budget import FrameBudget, to_give_up
 from quorumbook.bookie.connections.home import RequestHandler
 from quorumbook.bookie.connections.limits import Places, limits_within
-from quorumbook.bookie.connections.loop_turns import Departures, Outbox, Turn, TurnQueue
+from quorumbook.bookie.connections.loop_turns import Departures, Outbox, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
 from quorumbook.env import Env, logger, patience
@@ -62,6 +62,7 @@ class Connections:
         metrics: BookieMetrics,
         handler: RequestHandler[BookieConnection],
         admission: Admission,
+        outbox: Outbox,
     ) -> None:
         self.env = env
         self.admission = admission
@@ -69,8 +70,8 @@ class Connections:
         self.metrics = metrics
         self.handler = handler
         self.frames: FrameBudget[BookieConnection] = FrameBudget(options.max_add_bytes)
-        self.turn = Turn(env.clock)
-        self.outbox = Outbox(self.turn)
+        self.outbox = outbox
+        self.turn = outbox.turn
         self.departures = Departures()
         self.adds = AddBudget(
             options.max_connection_add_bytes,

@@ -232,6 +232,7 @@ class Journal:
         group_size_bytes_max: What waits beyond this many bytes goes into a later group.
         on_failed: Called once, with the error, when the journal has failed for good.
         on_group: Called with the times of each group just before those who wait for it are.
+        on_told: Called right behind those.
         name: Of its thread.
     """
 
@@ -245,6 +246,7 @@ class Journal:
         group_size_bytes_max: int = DEFAULT_GROUP_SIZE_BYTES,
         on_failed: Callable[[BaseException], None],
         on_group: Callable[[GroupTimes], None] = lambda _: None,
+        on_told: Callable[[], None] = lambda: None,
         name: str = "journal",
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -253,6 +255,7 @@ class Journal:
         self._group_size_bytes_max = min(group_size_bytes_max, GROUP_SIZE_LIMIT_BYTES // 4)
         self._on_failed = on_failed
         self._on_group = on_group
+        self._on_told = on_told
         self._clock = env.clock
         self._writer = _Writer(env, directory, mark, file_size_bytes)
         self._worker = env.threads.start_worker(name)
@@ -387,6 +390,7 @@ class Journal:
             self._on_group(times)
         for item in group:
             self._call(item.done, None)
+        self._on_told()
         if result is not None:
             self._mark = result
         if self._in_flight is None:

@@ -31,6 +31,7 @@ class Journals:
         group_size_bytes_max: What waits beyond this many bytes goes into a later group.
         on_failed: Called with the error of each that has failed for good.
         on_group: Called with the times of each group just before those who wait for it are.
+        on_told: Called right behind those.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Journals:
         group_size_bytes_max: int,
         on_failed: Callable[[BaseException], None],
         on_group: Callable[[GroupTimes], None],
+        on_told: Callable[[], None],
     ) -> None:
         self._journals = [
             Journal(
@@ -53,6 +55,7 @@ class Journals:
                 group_size_bytes_max=group_size_bytes_max,
                 on_failed=on_failed,
                 on_group=on_group,
+                on_told=on_told,
                 name=f"journal-{index}" if index else "journal",
             )
             for index, (directory, mark) in enumerate(zip(directories, marks, strict=True))
