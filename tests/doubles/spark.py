@@ -38,7 +38,10 @@ def made_session(
 ) -> Any:
     """Return a session that only this machine reaches, with its files in a directory."""
     from quorumbook.spark import spark_session
+    from quorumbook.spark.short_errors import HIDES_TRACE
 
+    # An error of ours in this process may have set it; workers inherit it, for errors of anybody.
+    os.environ.pop(HIDES_TRACE, None)
     session = spark_session(
         name,
         master=master,

@@ -194,6 +194,7 @@ async def test_the_answers_of_a_group_leave_in_its_step(
 ) -> None:
     under_way: list[bool] = []
     left: list[bool] = []
+    # When an answer is written says nothing outside.
     group_done, write = Journal._group_done, BookieConnection._write
 
     def note_group(self: Journal, result: Any) -> None:
