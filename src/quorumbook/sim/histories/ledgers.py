@@ -102,9 +102,8 @@ class History:
 
     def is_nobodys(self, ledger_id: LedgerId) -> bool:
         """Tell whether a ledger is gone, or became a stranger's before anybody had it."""
-        return self.is_gone(ledger_id) or (
-            self.ledgers[ledger_id].is_doomed and self.ledgers[ledger_id].is_claimed
-        )
+        ledger = self.ledgers[ledger_id]
+        return ledger.is_doomed and (ledger.metadata is None or ledger.is_claimed)
 
     def violation(self, text: str, ledger_id: LedgerId | None = None) -> None:
         """Note that something cannot be true."""
