@@ -22,7 +22,7 @@ from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
 from quorumbook.protocol.requests import REQUESTS_MAX, AddRun, Operation, Request, Unsupported
-from quorumbook.protocol.run_builder import MAX_GAP, build_run
+from quorumbook.protocol.run_builder import MAX_GAP, VIEW_FROM_BYTES, build_run
 from quorumbook.protocol.status import Status
 
 _IDS = Struct(">qq")
@@ -139,7 +139,9 @@ def decode_adds(
     add, stop = _add_at(data, position, end, max_length)
     while add is not None and len(requests) < REQUESTS_MAX:
         first = add
-        bodies = [b"", data[add.body_at : add.body_end]]
+        is_large = add.body_end - add.body_at >= VIEW_FROM_BYTES
+        frames = memoryview(data) if is_large else data
+        bodies: list[bytes | memoryview] = [b"", frames[add.body_at : add.body_end]]
         ids = [add.entry_id]
         echo_ids = [add.echo_entry_id]
         transaction_ids = [add.transaction_id]
@@ -158,7 +160,7 @@ def decode_adds(
             add, stop = _add_at(data, position, end, max_length)
             if add is None or not add.is_like(first) or not 0 < add.entry_id - ids[-1] < MAX_GAP:
                 break
-            bodies.append(data[add.body_at : add.body_end])
+            bodies.append(frames[add.body_at : add.body_end])
             ids.append(add.entry_id)
             echo_ids.append(add.echo_entry_id)
             transaction_ids.append(add.transaction_id)
@@ -175,7 +177,7 @@ def _match_layout(
     add: _Add,
     ids: list[EntryId],
     transaction_ids: list[int],
-    bodies: list[bytes],
+    bodies: list[bytes | memoryview],
 ) -> int:
     """Take the frames that look like the add before them; return where they end."""
     unpack, body_at = layout.unpack, layout.body_at
@@ -233,7 +235,7 @@ def _add_run(
     ids: list[EntryId],
     echo_ids: list[EntryId],
     transaction_ids: list[int],
-    bodies: list[bytes],
+    bodies: list[bytes | memoryview],
 ) -> Request:
     last = ids[-1]
     has_holes = last - ids[0] != len(ids) - 1
