@@ -110,6 +110,11 @@ def connections_of(bookie: Any) -> list[BookieConnection]:
     return list(bookie.connections._open)
 
 
+def unsent_bytes_of(connection: BookieConnection) -> int:
+    """Return how much waits for a connection's peer."""
+    return connection.unflushed_bytes + connection._transport.get_write_buffer_size()
+
+
 def channels_of(client: Any) -> list[FastChannel]:
     """Return a client's connections for reads."""
     return list(client_context(client).bookies._fast.values())

@@ -62,6 +62,9 @@ class StepThreads:
     def sleep(self, seconds: float) -> None:
         self.on_sleep(seconds)
 
+    def loop_is_busy(self, *, is_busy: bool) -> None:
+        """A worker runs when a test says so."""
+
 
 class StepClock:
     """A clock that advances by one nanosecond a look, or when the test says so."""

@@ -161,6 +161,10 @@ class Threads(Protocol):
         """From inside a job: rest, while the loop and the other workers go on."""
         ...
 
+    def loop_is_busy(self, *, is_busy: bool) -> None:
+        """From the loop: it does not rest from now on, so that workers wait for it; or it does."""
+        ...
+
 
 class Programs(Protocol):
     """Other programs of this machine."""

@@ -55,6 +55,11 @@ class RequestDecoder:
         return bool(self._rest)
 
     @property
+    def behind_bytes(self) -> int:
+        """The size of the chunk that ``is_behind`` speaks of, what was decoded of it included."""
+        return len(self._rest)
+
+    @property
     def max_frame_bytes(self) -> int:
         """The largest frame that is accepted, its length included."""
         return self._buffer.max_frame_bytes

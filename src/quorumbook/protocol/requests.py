@@ -19,7 +19,7 @@ from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.status import Status
 
 #: So many requests, or a few more, are decoded at a time; the others of a chunk wait for a turn.
-REQUESTS_MAX = 32
+REQUESTS_MAX = 16
 
 
 class Operation(IntEnum):

@@ -83,6 +83,9 @@ class SimThreads:
         """Rest, in a job."""
         self.rest(int(seconds * SECOND))
 
+    def loop_is_busy(self, *, is_busy: bool) -> None:
+        """Do nothing: nobody waits for an interpreter here."""
+
     def spend(self, duration_ns: int) -> None:
         """Let the job under way take so much longer; the loop does not notice."""
         if self.running is not None:

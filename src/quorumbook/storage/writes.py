@@ -23,7 +23,7 @@ from quorumbook.storage.states.ledgers import LedgerHandle
 
 Done: TypeAlias = Callable[[BaseException | None], None]
 #: Readers told of a last add confirmed in one turn of the loop.
-_WOKEN_A_TURN = 256
+_WOKEN_A_TURN = 64
 _log = logger("storage")
 
 

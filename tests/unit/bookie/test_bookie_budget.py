@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
 
-from doubles.inside import connections_of
+from doubles.inside import connections_of, unsent_bytes_of
 from doubles.waiting import until
 from quorumbook.bookie.connections.answer_budget import AnswerBudget
 from quorumbook.bookie.connections.connection import BookieConnection
@@ -59,6 +62,31 @@ async def test_no_turn_carries_out_more_than_its_share_of_a_chunk(
             client.send(data)
         await until(lambda: sum(counts) >= many)
         assert max(counts) <= REQUESTS_MAX + 1
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_is_left_of_a_chunk_when_its_turn_is_over_waits_for_the_next(
+    is_over: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = 0
+    in_the_turn: list[int] = []
+    async with serve() as server:
+        client = await server.connect()
+        handle = server.operations.handle
+
+        def handling(connection: BookieConnection, requests: list[Any]) -> None:
+            nonlocal pieces
+            if not pieces:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(lambda: in_the_turn.append(pieces))
+            pieces += 1
+            handle(connection, requests)
+
+        monkeypatch.setattr(server.operations, "handle", handling)
+        monkeypatch.setattr(Turn, "is_over", property(lambda _: is_over and pieces > 0))
+        client.send(v3.encode_bookie_info(1) * (3 * REQUESTS_MAX))
+        await until(lambda: pieces == 3)
+        assert in_the_turn == [1 if is_over else 3]
 
 
 def test_a_chunk_of_many_requests_is_decoded_in_pieces_and_loses_none() -> None:
@@ -145,7 +173,7 @@ async def test_lists_and_last_adds_confirmed_wait_while_their_peer_does_not_read
         await until(lambda: server.metrics.pauses >= 1)
         await settle()
         (connection,) = connections_of(server)
-        assert connection.unsent_bytes < 4 * MIB
+        assert unsent_bytes_of(connection) < 4 * MIB
         client.writer.transport.resume_reading()
         for _ in range(20):
             assert entry(1, 0, bytes(MIB)) in await client.frame()

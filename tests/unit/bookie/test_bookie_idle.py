@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from bookie_harness import KEY, MIB, ScriptedStorage, Server, serve, settle, v2_adds
 
-from doubles.inside import connections_of
+from doubles.inside import connections_of, unsent_bytes_of
 from doubles.raw_client import RawClient
 from doubles.records import lac_packet
 from doubles.waiting import until
@@ -40,7 +40,7 @@ async def _with_answers_to_take(server: Server) -> tuple[RawClient, BookieConnec
     await client.add_codes(1)
     client.writer.transport.pause_reading()
     client.send(v2.encode_read(1, 0) * 5)
-    await until(lambda: connection.unsent_bytes > 0)
+    await until(lambda: unsent_bytes_of(connection) > 0)
     await settle()
     return client, connection
 

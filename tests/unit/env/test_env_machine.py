@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
-from quorumbook.env.machine import RealNetwork
+from quorumbook.env.machine import RealNetwork, RealThreads
 
 #: After a minute of silence the system asks four times, so two minutes in all.
 KEPT_ALIVE = {
@@ -37,6 +37,19 @@ async def test_a_peer_that_went_without_a_word_is_noticed_on_both_sides() -> Non
         end.abort()
     server.close()
     await server.wait_closed()
+
+
+def test_while_one_of_several_loops_is_busy_threads_wait_less_for_the_interpreter() -> None:
+    usual = sys.getswitchinterval()
+    one, other = RealThreads(), RealThreads()
+    one.loop_is_busy(is_busy=True)
+    busy = sys.getswitchinterval()
+    assert busy < usual
+    other.loop_is_busy(is_busy=True)
+    one.loop_is_busy(is_busy=False)
+    assert sys.getswitchinterval() == busy, "the other one is busy still"
+    other.loop_is_busy(is_busy=False)
+    assert sys.getswitchinterval() == usual
 
 
 def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:

@@ -122,11 +122,13 @@ class BookieConnection(asyncio.Protocol):
         decoder = self._decoder
         if data and (owner.turn.is_over or self._is_heavy(len(data))):
             decoder.hold(data)
-            self._wait_for_turn(len(data))
+            self._wait_for_turn()
             self._take_in_pending(has_requests=False)
             return
         try:
             requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
+            while decoder.is_behind and self._has_the_turn():
+                self._carry_out(decoder.feed(b"", may_rise=self.gate is not None))
         except RemoteProtocolError as error:
             self._note_broken_protocol(error)
             self.close()
@@ -139,8 +141,12 @@ class BookieConnection(asyncio.Protocol):
         if not owner.turn.is_over:
             self.flush()
         if decoder.is_behind and not self._closing:
-            self._wait_for_turn(decoder.pending_bytes)
+            self._wait_for_turn()
         self._take_in_pending(has_requests=bool(requests))
+
+    def _has_the_turn(self) -> bool:
+        is_free = not (self._paused_for or self._closing or self._has_much(0))
+        return is_free and not self._owner.turn.is_over
 
     def _note_broken_protocol(self, error: RemoteProtocolError) -> None:
         self._owner.metrics.connections_broken_protocol += 1
@@ -158,16 +164,16 @@ class BookieConnection(asyncio.Protocol):
     def _has_much(self, size_bytes: int) -> bool:
         return self.add_bytes + self._decoder.pending_bytes + size_bytes > LARGE_BYTES
 
-    def _wait_for_turn(self, size_bytes: int) -> None:
+    def _wait_for_turn(self) -> None:
         self.pause(BEHIND)
-        self._queue(size_bytes)
+        self._queue()
 
-    def _queue(self, size_bytes: int) -> None:
+    def _queue(self) -> None:
         # Also while the journals are idle: of all who wait for the next turn, one makes them busy.
         if self._has_much(0):
             self._owner.behind.add(self, Weight.HEAVY)
         else:
-            self._owner.behind.wait(self, size_bytes, is_proven=self._is_proven())
+            self._owner.behind.wait(self, self._decoder.behind_bytes, is_proven=self._is_proven())
 
     def _take_in_pending(self, *, has_requests: bool) -> None:
         owner = self._owner
@@ -413,13 +419,6 @@ class BookieConnection(asyncio.Protocol):
         return self._answers_bytes
 
     @property
-    def unsent_bytes(self) -> int:
-        """How much waits for the peer."""
-        if not self.is_open:
-            return 0
-        return self._answers_bytes + self._transport.get_write_buffer_size()
-
-    @property
     def takes_answers(self) -> bool:
         """Tell whether more answers may be produced for this peer."""
         return (
@@ -461,7 +460,7 @@ class BookieConnection(asyncio.Protocol):
         if self._paused_for:
             self._paused_for &= ~reason
             if self._paused_for == BEHIND != reason:
-                self._queue(self._decoder.pending_bytes)
+                self._queue()
             if not self._paused_for and self.is_open and not self._closing:
                 # While it was not read, its peer could not finish a frame.
                 if self.frame_since_ns:

@@ -17,7 +17,8 @@ from typing import Protocol
 from quorumbook.env import Asker, Clock, logger
 
 _log = logger("bookie.turns")
-_TURN_NS = 1_000_000
+#: An add waits for some four turns on its way, so that it counts four times.
+_TURN_NS = 250_000
 #: Peers that have left, whose connections are closed in one turn: less than a millisecond.
 _DEPARTURES_A_TURN = 64
 #: Chunks up to this are carried out before larger ones.
@@ -114,19 +115,27 @@ class TurnQueue:
     """Connections with requests to carry out: small chunks first, those of strangers last.
 
     So who asks little does not stand behind those who ask very much, and a client at work not
-    behind a crowd that has proven nothing; of each kind one goes on in a turn at least.
+    behind a crowd that has proven nothing.  A turn carries on with a small one at least, and with
+    one of another kind, of all of them in turn.
 
     Args:
         turn: How long one works.
         admits_heavy: Whether those go on who wait for the journals; ``wake`` says that it changed.
+        on_busy: Told when somebody waits longer than a turn, and when nobody waits any more.
     """
 
-    def __init__(self, turn: Turn, admits_heavy: Callable[[], bool]) -> None:
+    def __init__(
+        self, turn: Turn, admits_heavy: Callable[[], bool], on_busy: Callable[[bool], None]
+    ) -> None:
         self._turn = turn
+        self._on_busy = on_busy
+        self._is_busy = False
         #: Whether those go on who wait for the journals.
         self.admits_heavy = admits_heavy
         self._waiting: tuple[OrderedDict[Asker, None], ...] = tuple(OrderedDict() for _ in Weight)
         self._is_scheduled = False
+        #: Which kinds have one in turn go on; the first is whose turn it was last.
+        self._others = deque(weight for weight in Weight if weight is not Weight.SMALL)
 
     @property
     def has_heavy(self) -> bool:
@@ -152,24 +161,35 @@ class TurnQueue:
 
     def wake(self) -> None:
         """Go on soon if somebody may."""
-        if not self._is_scheduled and self._may_go_on():
+        if not self._is_scheduled and any(map(self._has, Weight)):
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
-
-    def _may_go_on(self) -> bool:
-        small, middle, heavy, unproven = self._waiting
-        return bool(small or middle or unproven) or (bool(heavy) and self.admits_heavy())
 
     def _go_on(self) -> None:
         self._is_scheduled = False
         self._turn.begin()
-        for weight, waiting in zip(Weight, self._waiting, strict=True):
-            while waiting and (weight is not Weight.HEAVY or self.admits_heavy()):
-                connection, _ = waiting.popitem(last=False)
-                connection.go_on()
-                if self._turn.is_over:
-                    break
+        self._carry_on(Weight.SMALL)
+        for _ in range(len(self._others)):
+            self._others.rotate(-1)
+            if self._carry_on(self._others[0]):
+                break
+        for weight in Weight:
+            while not self._turn.is_over and self._carry_on(weight):
+                pass
+        if self._is_busy != any(self._waiting):
+            self._is_busy = not self._is_busy
+            self._on_busy(self._is_busy)
         self.wake()
+
+    def _carry_on(self, weight: Weight) -> bool:
+        if not self._has(weight):
+            return False
+        connection, _ = self._waiting[weight].popitem(last=False)
+        connection.go_on()
+        return True
+
+    def _has(self, weight: Weight) -> bool:
+        return bool(self._waiting[weight]) and (weight is not Weight.HEAVY or self.admits_heavy())
 
 
 class TurnsBelow:

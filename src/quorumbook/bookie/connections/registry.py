@@ -80,7 +80,10 @@ class Connections:
             # twentieth more of throughput.
             options.storage.journal_group_size_bytes * len(options.journal_directories),
         )
-        self.behind = TurnQueue(self.turn, self._admits_heavy)
+        self.behind = TurnQueue(
+            self.turn, self._admits_heavy,
+            on_busy=lambda is_busy: env.threads.loop_is_busy(is_busy=is_busy),
+        )  # fmt: skip
         self.answer_budget: AnswerBudget[BookieConnection] = AnswerBudget(
             env.clock, self.turn, options.max_answer_bytes, handler.resume
         )

@@ -14,6 +14,8 @@ from quorumbook.storage.store import LedgerStorage
 
 #: Answers of a row leave in pieces of about this size.
 PIECE_BYTES = 64 * 1024
+#: Entries found one by one before it is looked whether others have their turn.
+_FOUND_MAX = 64
 
 
 class CachedEntries:
@@ -21,6 +23,7 @@ class CachedEntries:
 
     __slots__ = (
         "_first",
+        "_found",
         "_last",
         "_ledger_id",
         "_max_lac",
@@ -36,8 +39,13 @@ class CachedEntries:
         self._first, self._last = 0, -1
         self._run: EntryRun | None = None
         self._max_lac: EntryId | None = None
+        self._found = 0
         self.hits = 0
         self.size_bytes = 0
+
+    def may_go_on(self, size_bytes_max: int) -> bool:
+        """Tell whether the sweep may look for more, of no more than so many bytes so far."""
+        return self.size_bytes <= size_bytes_max and self._found < _FOUND_MAX
 
     def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
         """Return an entry if a cache has it."""
@@ -45,6 +53,7 @@ class CachedEntries:
             assert self._run is not None
             start, end = self._run.bounds(entry_id)
             if end > start:
+                self._found += 1
                 return self._run.data[start:end]
             # A hole of this run; the entry may be in another one.
         found = self._storage.cached_run(ledger_id, entry_id)
@@ -53,6 +62,7 @@ class CachedEntries:
         self._run, self._last = found
         self._ledger_id, self._first = ledger_id, entry_id
         self._max_lac = last_confirmed(self._storage, ledger_id)
+        self._found += 1
         return self._run.entry(entry_id)
 
     def row(self, ledger_id: LedgerId, entry_ids: range) -> list[memoryview]:

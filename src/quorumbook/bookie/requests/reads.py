@@ -240,7 +240,7 @@ class ReadRequests:
         room = min(self._window - connection.read_bytes, connection.answer_budget.room(estimate))
         cached = CachedEntries(self._storage)
         allowed = max(0, connection.answer_budget.room(estimate) - connection.unflushed_bytes)
-        while queue and connection.takes_answers and cached.size_bytes <= allowed:
+        while queue and connection.takes_answers and cached.may_go_on(allowed):
             request, _, woken, _ = waiting = queue[0]
             if not isinstance(request, Read | ReadRun) or (
                 missing and (len(missing) * estimate >= room or len(missing) == _MISSING_MAX)
