@@ -3,7 +3,8 @@
 Every entry needs both of its copies.  Bookies are away for long enough to be replaced; a worker
 stands still, mostly when it has just made copies and not recorded them, until its session is over
 and others have healed the ledger, or collected the copies as nobody's; writers stand still as well,
-and go on in ledgers that were healed meanwhile, with the bookie that was away.
+and go on in ledgers that were healed meanwhile, with the bookie that was away.  Now and then one
+bookie is left, so that workers fail: there is nowhere to copy to.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ class HealingPhase(SearchPhase):
         if written and self._workers_run() and tape.chance(0.5):
             self._leave_open(tape.pick(written))
             return
+        if tape.chance(0.3):
+            self._leave_one()
+            return
         machine = tape.pick(self._bookies)
         machine.kill()
         self._later(2.5, 7.0, partial(self._back, machine))
@@ -63,6 +67,15 @@ class HealingPhase(SearchPhase):
             self._stop("w", tape.between(3.0, 8.0))
         if tape.chance(0.6):
             self._when(self._has_nobodys_copies, 6.0, self._stop_workers)
+
+    def _leave_one(self) -> None:
+        """Have all bookies but one away for long enough to be missed, and come back one by one."""
+        stays = self._tape.pick(self._bookies)
+        away = [machine for machine in self._bookies if machine is not stays]
+        for machine in away:
+            machine.kill()
+            self._later(5.0, 9.0, machine.boot_up)
+        self._later(9.0, 11.0, self._act)
 
     def _back(self, machine: BookieMachine) -> None:
         machine.boot_up()
