@@ -11,7 +11,7 @@
 
 A test counts only if it passes on the sources as they are.  Ends with 1 if a bug survives.  The
 report keeps what it says of areas that are not asked for, and says of which bugs it knows nothing;
-beside each fate it names the revision.
+beside each fate it names the revision.  ``--untried`` plants those only.
 
     python tests/mutants/run.py --only journal --report docs/reports/mutants.md
 """
@@ -153,6 +153,7 @@ def _name(mutant: Mutant) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="areas, separated by commas")
+    parser.add_argument("--untried", action="store_true", help="of which the report says nothing")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
@@ -166,7 +167,14 @@ def main() -> int:
     code, now = 0, revision()
     with ThreadPoolExecutor(options.workers) as pool:
         for area in sorted(areas):
-            mutants = [each for each in known if each.area == area]
+            mutants = [
+                each
+                for each in known
+                if each.area == area
+                and not (options.untried and fates.get(each.row, _UNKNOWN) != _UNKNOWN)
+            ]
+            if not mutants:
+                continue
             if ended := run_tests(sorted({each.test for each in mutants})):
                 print(f"{area}: tests fail without any bug (pytest ended with {ended})")
                 code = 1

@@ -1,4 +1,4 @@
-"""Ledger handles: the readers that wait for news."""
+"""Ledger handles: the readers that wait for news, and which handles are forgotten."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from doubles.inside import opened
 from doubles.storage_world import World, run_of
 from quorumbook.storage.checkpoint import begun
-from quorumbook.storage.states.ledgers import LedgerHandle
+from quorumbook.storage.states.ledgers import LedgerHandle, LedgerTable
 
 
 class Callback:
@@ -136,3 +136,23 @@ def test_readers_of_one_rise_are_woken_in_pieces_and_cancelled_ones_leave_nothin
     assert len(handle.take_woken(60)) == 60
     assert len(handle.take_woken(60)) == 40
     assert not handle.has_waiters
+
+
+def test_handles_that_wait_to_be_stored_are_not_looked_through_again_and_again() -> None:
+    table = LedgerTable(limit=10, loader=lambda _: None)
+    handles = [LedgerHandle(ledger_id, b"") for ledger_id in range(100)]
+    for handle in handles:
+        table.add(handle)
+        table.mark_dirty(handle)
+        assert not table.is_over_limit
+    being_stored = table.take_dirty()
+    assert not table.is_over_limit, "a checkpoint has them"
+    assert table.evict() == 0
+    for handle in handles[:5]:
+        table.mark_dirty(handle)
+    table.settle(being_stored)
+    assert table.is_over_limit
+    assert table.evict() == 85
+    assert not table.is_over_limit
+    kept = {handle.ledger_id for handle in table}
+    assert kept == {*range(5), *range(90, 100)}, "those that wait, and the ten used last"

@@ -352,6 +352,8 @@ class LedgerTable:
         )
         #: Handles whose state the next checkpoint has to store.
         self.dirty: dict[LedgerId, LedgerHandle] = {}
+        #: How many the present one stores.
+        self._being_stored = 0
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -391,10 +393,12 @@ class LedgerTable:
     def take_dirty(self) -> list[LedgerHandle]:
         """Hand the dirty handles over to a checkpoint; ``settle`` follows when it succeeded."""
         dirty, self.dirty = self.dirty, {}
+        self._being_stored = len(dirty)
         return list(dirty.values())
 
     def settle(self, handles: list[LedgerHandle]) -> None:
         """A checkpoint stored these states; what changed since is dirty again by itself."""
+        self._being_stored = 0
         for handle in handles:
             if handle.ledger_id not in self.dirty:
                 handle.is_dirty = False
@@ -410,15 +414,20 @@ class LedgerTable:
     @property
     def is_over_limit(self) -> bool:
         """Tell whether ``evict`` has work."""
-        return len(self._recent) > self._evict_at
+        return self._stored > self._evict_at
+
+    @property
+    def _stored(self) -> int:
+        """How many handles may be idle: to look at the others would be in vain."""
+        return len(self._recent) - len(self.dirty) - self._being_stored
 
     def evict(self) -> int:
-        """Forget some of the longest unused clean, idle handles, down to the limit.
+        """Forget some of the longest unused clean, idle handles, down to the limit of those.
 
         Called between loop steps, never while a caller works with handles it just got; again and
         again while ``is_over_limit``.  A handle in use counts as used now.
         """
-        over = len(self._recent) - self._limit
+        over = self._stored - self._limit
         evicted = 0
         if over <= 0:
             return 0
@@ -437,5 +446,5 @@ class LedgerTable:
         if self._to_look_at:
             self._evict_at = self._limit
         else:
-            self._evict_at = max(self._limit, len(self._recent)) + self._limit // 10
+            self._evict_at = max(self._limit, self._stored) + self._limit // 10
         return evicted
