@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from client_harness import QUIET, refuse_adds
@@ -97,10 +98,20 @@ async def test_with_no_more_changes_allowed_a_writer_still_takes_its_own_bookie_
             assert len(ledger.metadata.fragments) == 2
 
 
-async def test_bookies_that_have_another_key_of_the_ledger_are_replaced_and_not_tried_again() -> (
-    None
-):
+async def test_bookies_that_have_another_key_of_the_ledger_are_replaced_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused: set[str] = set()
     async with mock_cluster(6) as cluster, cluster.connect(**QUIET) as bk:
+        bookies = client_context(bk).bookies
+        replace = bookies.replace
+
+        async def replacing(failed: Any, *rest: Any, excluded: Any, **more: Any) -> Any:
+            refused.update(failed.values())
+            assert refused <= {*excluded}
+            return await replace(failed, *rest, excluded=excluded, **more)
+
+        monkeypatch.setattr(bookies, "replace", replacing)
         async with bk.create_ledger() as ledger:
             first, *others = cluster.members(ledger)
             *strange, good = cluster.spare(ledger)
@@ -111,6 +122,7 @@ async def test_bookies_that_have_another_key_of_the_ledger_are_replaced_and_not_
                 while good not in cluster.members(ledger):  # a change waits for the next entry
                     sent += await ledger.append(b"x") == sent
             assert {*cluster.members(ledger)} == {*others, good}
+            assert first.bookie_id in refused
             assert not client_context(bk).bookies.quarantined
         async with bk.open_ledger(ledger.id) as reader:
             assert len([entry async for entry in reader.read()]) == sent
