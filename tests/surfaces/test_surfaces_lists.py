@@ -33,7 +33,8 @@ def test_ledgers_are_found_by_size_age_and_metadata(quorumbook):
     assert found("--limit", 2, "--page", 2) == [ids[2], waiting]
     row = _rows(quorumbook("ledger", "ls", "-o", "jsonl", "--custom", "app=mail"))[0]
     assert row["created"].endswith("Z")
-    assert "ago" in quorumbook("ledger", "ls", "--custom", "app=mail").text
+    table = quorumbook("ledger", "ls", "--custom", "app=mail").text
+    assert "ago" in table or "now" in table
     assert "no ledger fits" in quorumbook("ledger", "ls", "--min-size", "1G").err
 
 
