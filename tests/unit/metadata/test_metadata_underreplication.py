@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -230,6 +231,31 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeyp
     work = await queue.take()
     assert work.ledger_id == 7
     assert await queue.done(work)
+    assert await store.exists(LOCK) is None
+
+
+async def test_a_ledger_whose_lock_is_being_given_back_is_not_taken(store, queue, monkeypatch):
+    await queue.mark(7, [])
+    work = await queue.take()
+    is_deleted, may_answer = asyncio.Event(), asyncio.Event()
+    delete = store.delete
+
+    async def answer_late(path, *arguments, **options):
+        await delete(path, *arguments, **options)
+        is_deleted.set()
+        await may_answer.wait()
+
+    monkeypatch.setattr(store, "delete", answer_late)
+    releasing = asyncio.create_task(queue.release(work))
+    await is_deleted.wait()
+    assert await queue.take() is None
+    assert await queue.take_this(7) is None
+    may_answer.set()
+    await releasing
+    again = await queue.take()
+    assert queue.is_held(again)
+    assert await queue.done(again)
+    assert await store.exists(LEAF) is None
     assert await store.exists(LOCK) is None
 
 
