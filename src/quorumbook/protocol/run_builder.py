@@ -12,9 +12,14 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.entry_run import SIZE, EntryRun
 
 MAX_GAP = 16
-#: Entries from this size on are joined out of their frame; a slice would copy them once more,
+#: Entries from this size on are joined out of their chunk; a slice would copy them once more,
 #: which takes three milliseconds for the largest.
-VIEW_FROM_BYTES = 64 * 1024
+_VIEW_FROM_BYTES = 64 * 1024
+
+
+def to_cut(data: bytes, size_bytes: int) -> bytes | memoryview:
+    """Return what entries of about that size are cut out of: the chunk, or a view of it."""
+    return data if size_bytes < _VIEW_FROM_BYTES else memoryview(data)
 
 
 def build_run(

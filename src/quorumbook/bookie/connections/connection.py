@@ -126,9 +126,9 @@ class BookieConnection(asyncio.Protocol):
             self._take_in_pending(has_requests=False)
             return
         try:
-            requests = self._carry_out(decoder.feed(data, may_rise=self.gate is not None))
+            requests = self._carry_out(data)
             while decoder.is_behind and self._has_the_turn():
-                self._carry_out(decoder.feed(b"", may_rise=self.gate is not None))
+                self._carry_out(b"")
         except RemoteProtocolError as error:
             self._note_broken_protocol(error)
             self.close()
@@ -207,8 +207,9 @@ class BookieConnection(asyncio.Protocol):
             if self._decoder.is_behind:
                 self.data_received(b"")
 
-    def _carry_out(self, requests: list[Request]) -> list[Request]:
-        """Carry out what the gate admits, and return it."""
+    def _carry_out(self, data: bytes) -> list[Request]:
+        """Carry out what the gate admits of the next requests, and return it."""
+        requests = self._decoder.feed(data, may_rise=self.gate is not None)
         if requests and self.gate is not None:
             requests = self.gate.admit(requests, self._decoder.pending_bytes)
         if requests:

@@ -25,7 +25,7 @@ from quorumbook.protocol.requests import (
     Request,
     Unsupported,
 )
-from quorumbook.protocol.run_builder import MAX_GAP, VIEW_FROM_BYTES, build_run
+from quorumbook.protocol.run_builder import MAX_GAP, build_run, to_cut
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2.packets import (
     ADD,
@@ -72,7 +72,7 @@ def decode_adds(
             return position
         if length < _LEAST_ADD_SIZE - 4:
             raise RemoteProtocolError("an add carries no whole entry")
-        frames = data if length < VIEW_FROM_BYTES else memoryview(data)
+        frames = to_cut(data, length)
         bodies: list[bytes | memoryview] = [b"", frames[position + ADD_ENTRY_OFFSET : stop]]
         ids: list[EntryId] | None = None
         last, run_length, streak, stretch = first, length, 0, _FIRST_STRETCH

@@ -22,7 +22,7 @@ from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
 from quorumbook.protocol.requests import REQUESTS_MAX, AddRun, Operation, Request, Unsupported
-from quorumbook.protocol.run_builder import MAX_GAP, VIEW_FROM_BYTES, build_run
+from quorumbook.protocol.run_builder import MAX_GAP, build_run, to_cut
 from quorumbook.protocol.status import Status
 
 _IDS = Struct(">qq")
@@ -139,8 +139,7 @@ def decode_adds(
     add, stop = _add_at(data, position, end, max_length)
     while add is not None and len(requests) < REQUESTS_MAX:
         first = add
-        is_large = add.body_end - add.body_at >= VIEW_FROM_BYTES
-        frames = memoryview(data) if is_large else data
+        frames = to_cut(data, add.body_end - add.body_at)
         bodies: list[bytes | memoryview] = [b"", frames[add.body_at : add.body_end]]
         ids = [add.entry_id]
         echo_ids = [add.echo_entry_id]
