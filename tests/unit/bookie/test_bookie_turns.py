@@ -180,7 +180,8 @@ async def test_who_waits_for_the_journals_goes_on_when_they_have_room_and_holds_
     clock = _Clock()
     took: list[_Worker] = []
     has_room = False
-    queue = TurnQueue(Turn(clock), lambda: has_room, _ignore)
+    said: list[bool] = []
+    queue = TurnQueue(Turn(clock), lambda: has_room, said.append)
     heavy = [_Worker(clock, took) for _ in range(3)]
     for one in heavy:
         queue.add(cast(BookieConnection, one), Weight.HEAVY)
@@ -191,6 +192,7 @@ async def test_who_waits_for_the_journals_goes_on_when_they_have_room_and_holds_
     await settle()
     assert set(took) == set(others)
     assert queue.has_heavy
+    assert said in ([], [True, False]), "the loop rests while they wait"
     has_room = True
     queue.wake()
     await until(lambda: not queue.has_heavy)

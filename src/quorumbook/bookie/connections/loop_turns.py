@@ -121,7 +121,7 @@ class TurnQueue:
     Args:
         turn: How long one works.
         admits_heavy: Whether those go on who wait for the journals; ``wake`` says that it changed.
-        on_busy: Told when somebody waits longer than a turn, and when nobody waits any more.
+        on_busy: Told when somebody who may go on waits longer than a turn, and when nobody does.
     """
 
     def __init__(
@@ -161,9 +161,12 @@ class TurnQueue:
 
     def wake(self) -> None:
         """Go on soon if somebody may."""
-        if not self._is_scheduled and any(map(self._has, Weight)):
+        if not self._is_scheduled and self._may_go_on():
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _may_go_on(self) -> bool:
+        return any(map(self._has, Weight))
 
     def _go_on(self) -> None:
         self._is_scheduled = False
@@ -176,7 +179,7 @@ class TurnQueue:
         for weight in Weight:
             while not self._turn.is_over and self._carry_on(weight):
                 pass
-        if self._is_busy != any(self._waiting):
+        if self._is_busy != self._may_go_on():
             self._is_busy = not self._is_busy
             self._on_busy(self._is_busy)
         self.wake()
