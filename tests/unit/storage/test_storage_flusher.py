@@ -131,7 +131,31 @@ async def test_a_checkpoint_of_many_ledgers_rests_however_little_each_has(tmp_pa
     await asyncio.gather(*[world.append(run_of(one, [0])) for one in range(1000)])
     flush_by_time(world.storage)
     await until(lambda: world.cached_entry(999, 0) is None)
-    assert len(rests) == 3
+    # And pauses between four pieces of their states, and behind each of eight slices of rows.
+    lengths = (flusher_module._REST_S, flusher_module._PAUSE_S)
+    assert [rests.count(length) for length in lengths] == [3, 3 + 8]
+    await world.storage.stop()
+
+
+async def test_a_checkpoint_does_not_pause_while_the_next_one_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    await world.start()
+    pauses: list[float] = []
+
+    def change(seconds: float) -> None:
+        if seconds == flusher_module._PAUSE_S:  # no rest
+            pauses.append(seconds)
+            monkeypatch.setattr(flusher_module, "_CHANGED_LEDGERS_MAX", 0)
+
+    world.threads.on_sleep = change
+    for ledger_id in range(1000):
+        world.handle(ledger_id)
+    await asyncio.gather(*[world.append(run_of(one, [0])) for one in range(1000)])
+    flush_by_time(world.storage)
+    await until(lambda: world.cached_entry(999, 0) is None)
+    assert len(pauses) == 1
     await world.storage.stop()
 
 

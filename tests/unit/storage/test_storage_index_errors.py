@@ -40,7 +40,7 @@ def test_s55_a_full_disk_and_damage_are_told_apart_from_other_errors(
 
 def test_r21_a_commit_of_the_index_is_synced(tmp_path: Path) -> None:
     """lastMark moves on behind a commit: what the index forgot would be in no journal."""
-    index = Index(str(tmp_path / "index.db"), create=True, pause=lambda: None)
+    index = Index(str(tmp_path / "index.db"), create=True)
     for name, wanted in (("journal_mode", "wal"), ("synchronous", 2)):
         # How SQLite was opened.
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (wanted,)

@@ -11,7 +11,7 @@ sync fails is not made.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from quorumbook.errors import StorageError
@@ -281,8 +281,10 @@ class ModelIndex(ModelReader, Index):
         deletions: Iterable[Deletion] = (),
         deleted_entry_logs: Iterable[int] = (),
         meta: Iterable[tuple[str, str | None]] = (),
+        pause: Callable[[], None] = lambda: None,
     ) -> list[tuple[LedgerId, EntryId, EntryId]]:
         """Write all of it in one step; deletions come first."""
+        pause()  # whatever others do meanwhile, they do not see a part of it
         tables = self._tables.copy()
         for ledger_id in deleted_ledgers:
             tables.runs.pop(ledger_id, None)

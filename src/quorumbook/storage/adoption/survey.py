@@ -183,7 +183,7 @@ def survey(
     remove_index(index_path)
     sources = open_sources(env, places.ledger_files, places.index_files, kind)
     try:
-        index = Index(index_path, create=True, pause=lambda: None)
+        index = Index(index_path, create=True)
         try:
             return _Survey(env, places, sources, index, entry_size_max).run(kind)
         except BaseException:

@@ -15,6 +15,7 @@ entries still brings states and mark along (S37).
 
 Entries are written in pieces (``entrylog/writer.py``).  Between two of them some of
 the space of retired journals is given back, and ``rest`` is called: whoever set it keeps the pace.
+States are made ready and committed in short pieces, with ``pause`` between them.
 
 ``Checkpointer.run`` blocks and belongs to the flush worker; ``flusher`` decides when to flush.
 """
@@ -50,6 +51,8 @@ _MARK = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})")
 _KEPT_SIZE_BYTES = 64 * 1024
 #: A piece of a checkpoint is 256 KB, or so many stretches, which take some 2 ms to lay out.
 _PIECE_RUNS = 256
+#: So many states are made ready between two pauses: half a millisecond.
+_PIECE_STATES = 256
 
 
 def encode_index_marks(marks: Sequence[LogMark]) -> str:
@@ -151,6 +154,8 @@ class Checkpointer:
         self._now_ns = now_ns
         #: Called between two pieces with the share of the checkpoint's bytes that is written.
         self.rest: Callable[[float], None] = lambda _: None
+        #: Called between two pieces of ledgers' states and of the commit, which are short.
+        self.pause: Callable[[], None] = lambda: None
         self._known_logs: set[int] = set()
         #: Runs may lie in entry logs that the index is yet to hear of: no log may be removed.
         self.has_unindexed_runs = False
@@ -200,6 +205,7 @@ class Checkpointer:
             deleted_ledgers=[each.ledger_id for each in checkpoint.deleted],
             deletions=[each for each in checkpoint.deleted if each.at_ms is not None],
             meta=meta,
+            pause=self.pause,
         )
         self.has_unindexed_runs = False
         self.index_marks = index_marks
@@ -208,15 +214,22 @@ class Checkpointer:
         self.statistics.bytes_flushed += checkpoint.cache.data_bytes
 
     def _states_of(self, checkpoint: Checkpoint) -> list[StoredLedger]:
-        ledger_ids = [handle.ledger_id for handle in checkpoint.handles]
-        births = self._index.births(ledger_ids)
-        for deletion in checkpoint.deleted:
-            births.pop(deletion.ledger_id, None)
-        checkpoint.new_ledgers = {*ledger_ids}.difference(births)
-        return [
-            handle.state(births.get(handle.ledger_id, checkpoint.begins_at))
-            for handle in checkpoint.handles
-        ]
+        deleted = {deletion.ledger_id for deletion in checkpoint.deleted}
+        states: list[StoredLedger] = []
+        new: list[LedgerId] = []
+        for start in range(0, len(checkpoint.handles), _PIECE_STATES):
+            if start:
+                self.pause()
+            handles = checkpoint.handles[start : start + _PIECE_STATES]
+            ledger_ids = [handle.ledger_id for handle in handles]
+            births = self._index.births(ledger_ids)
+            for ledger_id in deleted.intersection(births):
+                del births[ledger_id]
+            new += [ledger_id for ledger_id in ledger_ids if ledger_id not in births]
+            begins_at = checkpoint.begins_at
+            states += [handle.state(births.get(handle.ledger_id, begins_at)) for handle in handles]
+        checkpoint.new_ledgers = {*new}
+        return states
 
     def _append(self, cache: WriteCache) -> Iterator[StoredRun]:
         written = rested = 0

@@ -33,7 +33,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
@@ -67,9 +66,10 @@ __all__ = ["SCHEMA_VERSION", "DamagedIndexError", "Index", "NewerIndexError"]
 
 
 #: A commit of many rows is written in slices, between which other threads get the interpreter;
-#: they are whole steps, as what is left of one is inserted row by row.
+#: they are whole steps, as what is left of one is inserted row by row.  States come by thousands
+#: while the loop is at its busiest (fences of ever new ledgers), so theirs are short.
 _SLICE_ROWS = 16 * 64
-_SLICE_PAUSE_S = 0.0002
+_SLICE_STATES = 2 * 64
 #: So many rows are inserted in one step of SQLite.  It gives the interpreter away for each step,
 #: and a loop that is busy has it for 0.2 ms then.
 _STEP_ROWS = 64
@@ -85,17 +85,13 @@ class Index(IndexReader):
     Args:
         path: The file.
         create: Make a new one where none is.
-        pause: Called between slices of a large commit.
 
     Raises:
         NewerIndexError: A newer release wrote it.
         DamagedIndexError: It has to be rebuilt.
     """
 
-    def __init__(
-        self, path: str, *, create: bool = False, pause: Callable[[], None] | None = None
-    ) -> None:
-        self._pause = pause or (lambda: time.sleep(_SLICE_PAUSE_S))
+    def __init__(self, path: str, *, create: bool = False) -> None:
         self._last: dict[LedgerId, EntryId] = {}
         if not create and not index_exists(path):
             raise DamagedIndexError("the index is missing", path=path)
@@ -161,6 +157,7 @@ class Index(IndexReader):
         deletions: Iterable[Deletion] = (),
         deleted_entry_logs: Iterable[int] = (),
         meta: Iterable[tuple[str, str | None]] = (),
+        pause: Callable[[], None] = lambda: None,
     ) -> list[tuple[LedgerId, EntryId, EntryId]]:
         """Write all of it in one transaction; deletions come first.
 
@@ -172,6 +169,7 @@ class Index(IndexReader):
             deletions: Which of them are to be remembered as deleted.
             deleted_entry_logs: Entry logs to forget.
             meta: Texts to remember (None: to forget).
+            pause: Called between two slices of many rows.
 
         Returns:
             The ranges in which older runs were replaced: caches must drop them.
@@ -179,7 +177,7 @@ class Index(IndexReader):
         with self._transaction() as connection:
             for number, ledger_id in enumerate(deleted_ledgers, 1):
                 if number % _SLICE_ROWS == 0:
-                    self._pause()
+                    pause()
                 connection.execute("DELETE FROM run WHERE ledger = ?", (ledger_id,))
                 connection.execute("DELETE FROM ledger WHERE id = ?", (ledger_id,))
                 self._last.pop(ledger_id, None)
@@ -187,19 +185,20 @@ class Index(IndexReader):
             for entry_log_id in deleted_entry_logs:
                 connection.execute("DELETE FROM entry_log WHERE id = ?", (entry_log_id,))
             connection.executemany("INSERT OR REPLACE INTO entry_log VALUES (?, ?)", entry_logs)
-            replaced = self._put_runs(runs)
-            self._put_states(states)
+            replaced = self._put_runs(runs, pause)
+            self._put_states(states, pause)
             for key, text in meta:
                 connection.execute("DELETE FROM meta WHERE key = ?", (key,))
                 if text is not None:
                     connection.execute("INSERT INTO meta VALUES (?, ?)", (key, text))
         return replaced
 
-    def _put_states(self, states: Sequence[StoredLedger]) -> None:
-        for start in range(0, len(states), _SLICE_ROWS):
-            self._insert(INSERT_STATE, [*map(state_to_row, states[start : start + _SLICE_ROWS])])
-            if len(states) > _SLICE_ROWS:
-                self._pause()
+    def _put_states(self, states: Sequence[StoredLedger], pause: Callable[[], None]) -> None:
+        for start in range(0, len(states), _SLICE_STATES):
+            part = states[start : start + _SLICE_STATES]
+            self._insert(INSERT_STATE, [*map(state_to_row, part)])
+            if len(states) > _SLICE_STATES:
+                pause()
 
     def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         """Insert rows by a statement for one."""
@@ -209,7 +208,9 @@ class Index(IndexReader):
             self._connection.execute(of_many_rows(statement, _STEP_ROWS), tuple(values))
         self._connection.executemany(statement, rows[whole:])
 
-    def _put_runs(self, runs: Iterable[StoredRun]) -> list[tuple[LedgerId, EntryId, EntryId]]:
+    def _put_runs(
+        self, runs: Iterable[StoredRun], pause: Callable[[], None]
+    ) -> list[tuple[LedgerId, EntryId, EntryId]]:
         replaced: list[tuple[LedgerId, EntryId, EntryId]] = []
         rows: list[tuple[Any, ...]] = []
         if len(self._last) > _LAST_LIMIT:
@@ -229,7 +230,7 @@ class Index(IndexReader):
                     if len(rows) == _SLICE_ROWS:
                         self._insert(INSERT_RUN, rows)
                         rows = []
-                        self._pause()
+                        pause()
                     continue
                 self._insert(INSERT_RUN, rows)
                 rows = []
