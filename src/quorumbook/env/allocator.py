@@ -19,9 +19,8 @@ from collections.abc import Callable
 from functools import cache
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-#: Larger than what a bookie gets, joins and sends, the largest frames included: to copy 5 MB into
-#: pages that are new takes 3 ms, into such that were used before half a millisecond.
-MMAP_THRESHOLD_BYTES = 8 * 1024 * 1024
+#: Larger than nearly all that a bookie gets, joins and sends, smaller than its largest frames.
+MMAP_THRESHOLD_BYTES = 4 * 1024 * 1024
 #: So much may be free at the end of the heap.
 TRIM_THRESHOLD_BYTES = 64 * 1024 * 1024
 _GIVE_BACK_EVERY_S = 10.0

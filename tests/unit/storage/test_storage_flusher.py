@@ -15,6 +15,7 @@ from doubles.sim_threads import turn
 from doubles.storage_world import KEY, SMALL, World, run_of
 from doubles.waiting import until
 from quorumbook.errors import DiskFullError
+from quorumbook.storage.cache import write as write_module
 from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.checkpoint import schedule as flusher_module
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint
@@ -297,3 +298,12 @@ def test_a_cache_is_taken_apart_by_ledgers() -> None:
         cache.add(run_of(ledger_id, [0, 1]))
     assert [cache.take_apart(2) for _ in range(4)] == [True, True, False, False]
     assert cache.find(0, 0) is None
+
+
+def test_a_cache_of_large_entries_is_taken_apart_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_module, "_FREED_AT_ONCE_BYTES", 3000)
+    cache = WriteCache()
+    for ledger_id in range(2):
+        for entry_id in range(5):
+            cache.add(run_of(ledger_id, [entry_id], b"x" * 1000))
+    assert [cache.take_apart(100) for _ in range(4)] == [True, True, True, False]
