@@ -38,7 +38,8 @@ class FrameBuffer:
     """
 
     __slots__ = (
-        "_gathered", "_gathers", "_parts", "max_frame_bytes", "missing_bytes", "pending_bytes"
+        "_gathered", "_gathers", "_is_tail", "_parts", "max_frame_bytes", "missing_bytes",
+        "pending_bytes", "tail",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +48,9 @@ class FrameBuffer:
         self.max_frame_bytes = max_frame_bytes
         self._gathers = gathers
         self._gathered: BytesIO | None = None
+        self._is_tail = False
+        #: What ``gather_tail`` asked for, as soon as it is complete; who takes it puts None here.
+        self.tail: bytes | None = None
         self.pending_bytes = 0
         #: What is missing of it; of its length, while that is not known.
         self.missing_bytes = 0
@@ -59,7 +63,9 @@ class FrameBuffer:
         """
         if not self.pending_bytes:
             return data
-        if self._gathers and self.pending_bytes + self.missing_bytes >= GATHERED_FROM_BYTES:
+        if self._is_tail:
+            return self._take_tail(data)
+        if self._gathered is not None or self.begins_large:
             self._gather(data)
         else:
             self._keep_piece(data)
@@ -76,6 +82,40 @@ class FrameBuffer:
             self._gathered = None
         self.pending_bytes = 0
         return data
+
+    @property
+    def begins_large(self) -> bool:
+        """Tell whether the incomplete frame will be gathered in one place from now on."""
+        size_bytes = self.pending_bytes + self.missing_bytes
+        is_new = self._gathered is None
+        return is_new and self._gathers and size_bytes >= GATHERED_FROM_BYTES
+
+    def gather_tail(self, at: int) -> None:
+        """Gather what follows at a place in the incomplete frame, with its length in front of it.
+
+        It becomes ``tail`` without a copy, and ``take`` goes on behind the frame.
+
+        Args:
+            at: Where it begins; so much of the frame is here, and ``begins_large``.
+        """
+        (first,) = self._parts
+        size_bytes = self.pending_bytes + self.missing_bytes - at
+        self._gathered = BytesIO(bytes(LENGTH_SIZE_BYTES + size_bytes))
+        self._gathered.writelines((LENGTH.pack(size_bytes), memoryview(first)[at:]))
+        self._parts.clear()
+        self._is_tail = True
+
+    def _take_tail(self, data: bytes) -> bytes:
+        assert self._gathered is not None
+        piece = memoryview(data)[: self.missing_bytes]
+        self._gathered.write(piece)
+        self.pending_bytes += len(piece)
+        self.missing_bytes -= len(piece)
+        if self.missing_bytes > 0:
+            return b""
+        self.tail, self._gathered, self._is_tail = self._gathered.getvalue(), None, False
+        self.pending_bytes = 0
+        return data[len(piece) :]
 
     def _gather(self, data: bytes) -> None:
         if self._gathered is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.protocol.frames import LENGTH, FrameBuffer
 from quorumbook.protocol.requests import REQUESTS_MAX, Request
+from quorumbook.protocol.run_builder import LargeAdd
 from quorumbook.protocol.v2 import requests as v2_requests
 from quorumbook.protocol.v2.packets import ADD, READ
 from quorumbook.protocol.v3 import adds as v3_runs
@@ -21,18 +22,22 @@ from quorumbook.protocol.v3 import requests as v3_requests
 
 _FIRST_FIELD = 0x0A  # the header of a v3 request
 _LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
+#: More than an add has in front of its entry, and the ids in there.
+_FIRST_BYTES = 512
 
 
 class RequestDecoder:
     """Turns the bytes of one connection into requests."""
 
-    __slots__ = ("_buffer", "_is_held", "_position", "_rest", "is_v2")
+    __slots__ = ("_buffer", "_is_held", "_large_add", "_position", "_rest", "is_v2")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self._buffer = FrameBuffer(max_frame_bytes, gathers=True)
         #: A chunk with frames that are not decoded yet, and where they begin.
         self._rest = b""
         self._position = 0
+        #: What the frame is whose end is yet to come, if that is a large add.
+        self._large_add: LargeAdd | None = None
         #: Nothing was done with that chunk yet.
         self._is_held = False
         #: Whether the connection has settled on v2.
@@ -92,9 +97,9 @@ class RequestDecoder:
         if self._rest:
             data, self._rest, self._position = self._rest, b"", 0
             self._is_held = False
-        if is_new:
-            data = self._buffer.take(data)
         requests: list[Request] = []
+        if is_new:
+            data = self._take(data, requests)
         max_length = self._buffer.max_frame_bytes - 4
         end = len(data)
         while end - position >= 4:
@@ -138,3 +143,23 @@ class RequestDecoder:
         else:
             self._buffer.keep(data, position)
         return requests
+
+    def _take(self, data: bytes, requests: list[Request]) -> bytes:
+        """Return the bytes to decode now; the end of a large add makes a request of it.
+
+        Its entry, which may have 5 MB, is gathered as a run has it: to cut it out of its frame
+        would take the loop 3 ms.
+        """
+        buffer = self._buffer
+        if buffer.begins_large:
+            first, size_bytes = buffer.begins_with(_FIRST_BYTES), self.frame_bytes
+            find = v2_requests.large_add if self.is_v2 else v3_runs.large_add
+            self._large_add = find(first, size_bytes)
+            if self._large_add is not None:
+                buffer.gather_tail(self._large_add.entry_at)
+        data = buffer.take(data)
+        if buffer.tail is not None:
+            assert self._large_add is not None
+            requests.append(self._large_add.request(buffer.tail))
+            buffer.tail = self._large_add = None
+        return data

@@ -13,6 +13,7 @@ import pytest
 
 from doubles.decoding import decode_all
 from quorumbook.errors import FrameTooLargeError, RemoteProtocolError
+from quorumbook.protocol import frames
 from quorumbook.protocol import requests as rq
 from quorumbook.protocol.answers import (
     add_answers,
@@ -21,7 +22,7 @@ from quorumbook.protocol.answers import (
     read_answer,
 )
 from quorumbook.protocol.digest import DigestType, digester, master_key
-from quorumbook.protocol.frames import frame
+from quorumbook.protocol.frames import FrameBuffer, frame
 from quorumbook.protocol.messages import message_class, parse
 from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.status import Status
@@ -146,6 +147,32 @@ def test_a_stream_of_requests_means_the_same_however_it_is_cut(stream: bytes) ->
             found += decoder.feed(stream[start : start + size])
         assert describe(found) == whole
         assert decoder.pending_bytes == 0
+
+
+@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
+@pytest.mark.parametrize("large_from_bytes", [60, 110])
+def test_large_adds_mean_the_same_however_they_are_cut(
+    stream: bytes, large_from_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "GATHERED_FROM_BYTES", large_from_bytes)
+    whole = describe(RequestDecoder().feed(stream))
+    at: list[int] = []
+    gather_tail = FrameBuffer.gather_tail
+
+    def counted(buffer: FrameBuffer, place: int) -> None:
+        at.append(place)
+        gather_tail(buffer, place)
+
+    monkeypatch.setattr(FrameBuffer, "gather_tail", counted)
+    for size in (1, 7, *range(40, 180), 1000, len(stream) - 1):
+        decoder = RequestDecoder()
+        found: list[rq.Request] = []
+        for start in range(0, len(stream), size):
+            found += decoder.feed(stream[start : start + size])
+            assert decoder.frame_bytes >= decoder.pending_bytes
+        assert describe(found) == whole
+        assert decoder.pending_bytes == 0
+    assert len(at) > 100
 
 
 def merged(answers: list[Any]) -> list[Any]:

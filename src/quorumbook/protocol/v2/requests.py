@@ -25,7 +25,7 @@ from quorumbook.protocol.requests import (
     Request,
     Unsupported,
 )
-from quorumbook.protocol.run_builder import MAX_GAP, build_run, to_cut
+from quorumbook.protocol.run_builder import MAX_GAP, LargeAdd, build_run, single_run, to_cut
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2.packets import (
     ADD,
@@ -121,6 +121,20 @@ def decode_adds(
 
 
 _ADD_HEADS = frozenset((1 << 8 | ADD, 2 << 8 | ADD))
+
+
+def large_add(first: bytes, _size_bytes: int) -> LargeAdd | None:
+    """Return the add that a frame of that size will be, if its first bytes are those of one."""
+    if len(first) < _LEAST_ADD_SIZE:
+        return None
+    _, header, key, ledger_id, entry_id = _ADD_REQUEST.unpack_from(first)
+    if header >> 16 not in _ADD_HEADS:
+        return None
+
+    def request(data: bytes) -> Request:
+        return _add_run(single_run(ledger_id, entry_id, data), key, header)
+
+    return LargeAdd(ADD_ENTRY_OFFSET, request)
 
 
 def _cut_stretch(

@@ -15,14 +15,16 @@ compared with it.
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
 from typing import NamedTuple
 
 from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
+from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.protocol.requests import REQUESTS_MAX, AddRun, Operation, Request, Unsupported
-from quorumbook.protocol.run_builder import MAX_GAP, build_run, to_cut
+from quorumbook.protocol.run_builder import MAX_GAP, LargeAdd, build_run, single_run, to_cut
 from quorumbook.protocol.status import Status
 
 _IDS = Struct(">qq")
@@ -239,6 +241,27 @@ def _add_run(
     last = ids[-1]
     has_holes = last - ids[0] != len(ids) - 1
     run = build_run(first.ledger_id, ids[0], last, ids if has_holes else None, bodies)
+    return _request(first, run, transaction_ids, None if echo_ids == ids else echo_ids)
+
+
+def large_add(first: bytes, size_bytes: int) -> LargeAdd | None:
+    """Return the add that a frame of that size will be, if its first bytes are those of one."""
+    try:
+        add = _decode_add(first, 0, size_bytes)
+    except (RemoteProtocolError, IndexError, struct.error):
+        return None
+
+    def request(data: bytes) -> Request:
+        run = single_run(add.ledger_id, add.entry_id, data)
+        echo_ids = None if add.echo_entry_id == add.entry_id else [add.echo_entry_id]
+        return _request(add, run, [add.transaction_id], echo_ids)
+
+    return LargeAdd(add.body_at, request)
+
+
+def _request(
+    first: _Add, run: EntryRun, transaction_ids: list[int], echo_ids: list[EntryId] | None
+) -> Request:
     request = AddRun(
         run,
         first.master_key,
@@ -250,9 +273,9 @@ def _add_run(
         is_deferred_sync=first.is_deferred_sync and not first.is_recovery,
         transaction_ids=transaction_ids,
         echo_ledger_id=first.echo_ledger_id,
-        echo_entry_ids=None if echo_ids == ids else echo_ids,
+        echo_entry_ids=echo_ids,
     )
-    if run.ledger_id < 0 or ids[0] < 0:
+    if run.ledger_id < 0 or run.first_entry_id < 0:
         # Negative ids are records of other kinds on the disks of bookies.
         return Unsupported(3, request.token, Operation.ADD_ENTRY, Status.BAD_REQUEST, request)
     return request
