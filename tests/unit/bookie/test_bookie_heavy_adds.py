@@ -83,7 +83,7 @@ async def test_what_a_client_sent_behind_waiting_adds_stays_behind_them() -> Non
         assert await heavy.add_codes(1) == [(0, OK)]
         await until(lambda: ("fence", 1) in storage.log)
         assert _ids(storage, 1) == [0, 1, 2]
-        assert storage.log.index(("fence", 1)) > storage.log.index(("add", 1, 1, 2))
+        assert storage.log.index(("fence", 1)) > storage.log.index(("add", 1, 2, 2))
         assert await heavy.add_codes(1) == [(3, FENCED)]
         storage.commit()
         assert await heavy.add_codes(2) == [(1, OK), (2, OK)]
