@@ -7,12 +7,14 @@ asserted: ``make limits`` does, and writes docs/reports/limits.md.
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from pathlib import Path
 
 import pytest
 
 from security.limits import run
+from security.limits.attacks import ATTACKS, Attack, Target
 from security.limits.measure import MB, MEMORY_BYTES_MAX, Outcome, measure
 
 #: Each sends all that it has within a few seconds, also where four of them share the machine.
@@ -29,8 +31,20 @@ async def check(attack: str, seconds: float) -> None:
 async def test_an_attack_ends_no_bookie_and_takes_no_more_memory_than_is_promised() -> None:
     """Each has a bookie of its own."""
     async with asyncio.TaskGroup() as group:
-        for attack in ("handshakes", "large-adds", "half-frames", "batches"):
+        for attack in ("handshakes", "hellos", "large-adds", "half-frames", "batches"):
             group.create_task(check(attack, SECONDS), name=attack)
+
+
+async def test_an_attack_that_breaks_off_has_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended early, so that the bookie withstood less than its row would say."""
+
+    async def breaks_off(_: Target) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    attack = Attack("stranger", "connections until there are no more", breaks_off)
+    monkeypatch.setitem(ATTACKS, "broken", attack)
+    with pytest.raises(OSError, match="too many open files"):
+        await measure("broken", 1, quiet_s=0)
 
 
 def _outcome(name: str) -> Outcome:

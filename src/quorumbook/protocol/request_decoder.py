@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from quorumbook.ids import MAX_FRAME_SIZE_BYTES
 from quorumbook.protocol.frames import LENGTH, FrameBuffer
-from quorumbook.protocol.requests import REQUESTS_MAX, Request
-from quorumbook.protocol.run_builder import LargeAdd
+from quorumbook.protocol.requests import REQUESTS_MAX, LargeAdd, Request
 from quorumbook.protocol.v2 import requests as v2_requests
 from quorumbook.protocol.v2.packets import ADD, READ
 from quorumbook.protocol.v3 import adds as v3_runs

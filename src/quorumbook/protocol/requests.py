@@ -9,9 +9,10 @@ a row of plain reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from itertools import repeat
+from typing import NamedTuple
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
@@ -370,3 +371,12 @@ class Unsupported(Request):
         self.operation = operation
         self.status = status
         self.refused = refused
+
+
+class LargeAdd(NamedTuple):
+    """An add of which so much has come that it is known: all but its entry."""
+
+    entry_at: int
+    """Where the entry begins in the frame, whose rest it is."""
+    request: Callable[[bytes], Request]
+    """Makes the request of the entry with its size in front."""

@@ -6,12 +6,10 @@ Entries go into one run while ledger, key and flags are the same and ids ascend 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.entry_run import SIZE, EntryRun
-from quorumbook.protocol.requests import Request
 
 MAX_GAP = 16
 #: Entries from this size on are joined out of their chunk; a slice would copy them once more.
@@ -21,15 +19,6 @@ _VIEW_FROM_BYTES = 64 * 1024
 def to_cut(data: bytes, size_bytes: int) -> bytes | memoryview:
     """Return what entries of about that size are cut out of: the chunk, or a view of it."""
     return data if size_bytes < _VIEW_FROM_BYTES else memoryview(data)
-
-
-class LargeAdd(NamedTuple):
-    """An add of which so much has come that it is known: all but its entry."""
-
-    entry_at: int
-    """Where the entry begins in the frame, whose rest it is."""
-    request: Callable[[bytes], Request]
-    """Makes the request of the entry with its size in front."""
 
 
 def single_run(ledger_id: LedgerId, entry_id: EntryId, data: bytes) -> EntryRun:

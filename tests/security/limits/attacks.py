@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from quorumbook.env.machine import raise_descriptor_limit
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.protocol.digest import DigestType, digester, master_key
 from quorumbook.protocol.v2 import packets as v2
@@ -25,6 +28,10 @@ DIGESTER = digester(DigestType.CRC32C, b"passwd")
 HOLES, LARGE, SMALL = 1, 2, 3
 RUNS, LARGE_ENTRIES, LARGE_BYTES, SMALL_ENTRIES = 60_000, 48, 1_000_000, 2_000
 FOR_EVER = 3_600_000
+#: What attacker and bookie need, each, for all of the mixed attack.
+_DESCRIPTORS = 20_000
+#: More connections to its HTTP port than a bookie keeps.
+_PAGES = 200
 #: How long each part of the mixed attack lasts before it begins anew.
 TURN_S = 15.0
 
@@ -43,6 +50,10 @@ class Target:
 
     def count(self, number: int) -> int:
         return max(1, int(number * self.scale))
+
+    def crowd(self, number: int) -> int:
+        """Return a number of connections: fewer where a process may have few of them."""
+        return max(1, int(self.count(number) * min(1, raise_descriptor_limit() / _DESCRIPTORS)))
 
     def unknown_ledgers(self, number: int) -> range:
         return range(self.first_ledger_id, self.first_ledger_id + self.count(number))
@@ -123,13 +134,13 @@ async def prepare(target: Target) -> None:
 
 
 async def idle(target: Target) -> None:
-    for index in range(target.count(10_000)):
+    for index in range(target.crowd(10_000)):
         await target.connect(source=1 + index % 100)
 
 
 async def crowd(target: Target) -> None:
     """As many as ``idle`` has, each of which has asked something once."""
-    for index in range(target.count(10_000)):
+    for index in range(target.crowd(10_000)):
         one = await target.connect(source=1 + index % 100)
         await one.send(v3.encode_bookie_info(1))
 
@@ -138,7 +149,7 @@ async def leaving(target: Target) -> None:
     """As many, which all end in one instant, again and again; every other one by a reset."""
     for turn in count():
         many = [
-            await target.connect(source=1 + index % 100) for index in range(target.count(10_000))
+            await target.connect(source=1 + index % 100) for index in range(target.crowd(10_000))
         ]
         for index, one in enumerate(many):
             await one.send(v3.encode_bookie_info(1))
@@ -160,9 +171,25 @@ async def garbage(target: Target) -> None:
 async def handshakes(target: Target) -> None:
     """START_TLS or AUTH, and then half of what has to follow, again and again."""
     begun = v3.encode_auth(1, "shared-secret", bytes(60_000))
-    for _ in range(target.count(1500)):
+    for _ in range(target.crowd(4000)):
         one = await target.connect()
         await one.send(v3.encode_start_tls(0) + begun[:-1])
+
+
+async def hellos(target: Target) -> None:
+    """START_TLS, the first message of TLS, and nothing of what the bookie's answer asks for."""
+    context = ssl.create_default_context()
+    loop = asyncio.get_running_loop()
+    for _ in range(target.crowd(4000)):
+        one = await target.connect()
+        await one.send(v3.encode_start_tls(0))
+        begun = ssl.MemoryBIO()
+        tls = context.wrap_bio(ssl.MemoryBIO(), begun, server_hostname="bookie")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        with contextlib.suppress(OSError):
+            await loop.sock_recv(one._socket, 100)  # an attacker has the bare socket
+            await one.send(begun.read())
 
 
 async def lists(target: Target) -> None:
@@ -334,18 +361,21 @@ async def small_requests(target: Target) -> None:
 
 async def http(target: Target) -> None:
     """Heads that never end, and pages that nobody reads."""
+    many: deque[Victim] = deque()
     while target.http_port:
-        one = await target.connect(port=target.http_port)
-        await one.send(b"GET /metrics HTTP/1.1\r\nX: " + b"a" * 4000)
-        two = await target.connect(port=target.http_port)
-        await two.send(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for data in (b"X: " + b"a" * 4000, b"\r\n"):
+            many.append(await target.connect(port=target.http_port))
+            await many[-1].send(b"GET /metrics HTTP/1.1\r\n" + data)
+        while len(many) > _PAGES:
+            many.popleft().close()
 
 
 async def mixed(target: Target) -> None:
     """All that a client can do, at once, again and again, amid a crowd of idle connections."""
     parts = [
-        lists, read_lac, silent_batches, silent_reads, partial_frames, half_frames, large_adds,
-        long_polls, woken_polls, fences, handles, small_requests, lac_packets, idle,
+        lists, read_lac, silent_batches, silent_reads, dripping_readers, partial_frames,
+        half_frames, drops, large_adds, long_polls, woken_polls, fences, handles, small_requests,
+        lac_packets, handshakes, idle, leaving, http,
     ]  # fmt: skip
     await crowd(target)
     await asyncio.gather(*[_again_and_again(part, target) for part in parts])
@@ -373,12 +403,15 @@ class Attack:
     by: str
     what: str
     run: Callable[[Target], Awaitable[None]]
+    #: On a bookie with TLS.
+    is_tls: bool = False
 
 
 ATTACKS = {
     "idle": Attack("stranger", "10,000 connections that ask nothing", idle),
     "leaving": Attack("client", "10,000 connections that end at once, again and again", leaving),
-    "handshakes": Attack("stranger", "1,500 handshakes that stop half way", handshakes),
+    "handshakes": Attack("stranger", "4,000 proofs of 60 KB but their last byte", handshakes),
+    "hellos": Attack("stranger", "4,000 handshakes of TLS that stop half way", hellos, is_tls=True),
     "refused": Attack("stranger", "600,000 requests without a password", garbage),
     "drops": Attack("client", "frames byte by byte", drops),
     "small": Attack("client", "the smallest requests, as fast as they go", small_requests),

@@ -9,14 +9,18 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any
 
 import quorumbook
+from quorumbook.env import TlsOptions
 
 PACE_S = 0.01
 SOLO = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 
 
-async def main(uri: str, options: dict[str, str]) -> None:
+async def main(uri: str, options: dict[str, Any]) -> None:
+    if "ca_file" in options:
+        options["tls"] = TlsOptions(ca_file=options.pop("ca_file"), require=True)
     async with quorumbook.connect(uri, **options) as client:
         writer = await client.create_ledger(**SOLO)
         await writer.append(bytes(1000))

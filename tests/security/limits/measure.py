@@ -20,9 +20,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import quantiles
 
+from doubles.certificates import Authority
+from quorumbook.env.machine import raise_descriptor_limit
 from quorumbook.env.tasks import cancel_and_wait
 from security.limits.attacks import ATTACKS, Attack, Target, prepare
 
@@ -83,20 +86,45 @@ def p50_p99(took_ms: list[float]) -> tuple[float, float]:
 class Watched:
     """A bookie process with a stopwatch, and the honest writer beside it."""
 
-    def __init__(self, directory: Path, *, is_guarded: bool) -> None:
+    def __init__(self, directory: Path, *, is_guarded: bool, is_tls: bool = False) -> None:
         self.directory = directory
         self.uri = f"sqlite:///{directory}/metadata.db"
-        self.is_guarded = is_guarded
+        self.is_guarded, self.is_tls = is_guarded, is_tls
         self.port = self.http_port = 0
         self.latencies: list[tuple[float, float]] = []
         self._longest = directory / "longest"
 
     @property
     def options(self) -> dict[str, str]:
-        if not self.is_guarded:
-            return {}
-        secret = str(self.directory / "secret")
-        return {"auth_plugin": "shared-secret", "auth_settings": secret}
+        """What the honest writer is told."""
+        found: dict[str, str] = {}
+        if self.is_guarded:
+            secret = str(self.directory / "secret")
+            found |= {"auth_plugin": "shared-secret", "auth_settings": secret}
+        if self.is_tls:
+            found["ca_file"] = self._authority.ca_file
+        return found
+
+    @cached_property
+    def _authority(self) -> Authority:
+        return Authority(self.directory)
+
+    def _security(self) -> list[str]:
+        """Make a secret and a certificate, and return the bookie's options for them."""
+        words: list[str] = []
+        if self.is_guarded:
+            secret = self.directory / "secret"
+            secret.write_text(f"writer:{SECRET}\n")
+            secret.chmod(0o600)
+            words += ["bookie.auth_plugin=shared-secret", f"bookie.auth_settings={secret}"]
+        if self.is_tls:
+            own = self._authority.issue("bookie", ips=["127.0.0.1"])
+            words += ["tls.enabled=true", "tls.require=true"]
+            words += [
+                f"tls.certificate_file={own.certificate_file}",
+                f"tls.key_file={own.key_file}",
+            ]
+        return [part for word in words for part in ("--set", word)]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Watched]:
@@ -108,12 +136,7 @@ class Watched:
         words += ["bookie", "run", "-o", "jsonl", "--metadata", self.uri, "--port", "0"]
         words += ["--data-dir", str(self.directory / "data"), "--stop-with-parent"]
         words += ["--set", "http.port=0", "--set", "storage.flush_interval_s=20"]
-        if self.is_guarded:
-            secret = self.directory / "secret"
-            secret.write_text(f"writer:{SECRET}\n")
-            secret.chmod(0o600)
-            for name, value in self.options.items():
-                words += ["--set", f"bookie.{name}={value}"]
+        words += self._security()
         with (self.directory / "bookie.log").open("wb") as log:
             self.process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
@@ -196,8 +219,10 @@ async def measure(
 ) -> Outcome:
     """Run one attack, before it nothing for a while, and the control if that is asked for."""
     attack = ATTACKS[name]
+    raise_descriptor_limit()
     with tempfile.TemporaryDirectory() as place:
-        watched = Watched(Path(place), is_guarded=attack.by == "stranger")
+        is_guarded = attack.by == "stranger"
+        watched = Watched(Path(place), is_guarded=is_guarded, is_tls=attack.is_tls)
         async with watched.running(), watched.writing():
             target = await _prepared(watched, scale)
             before = watched.memory("VmRSS")
@@ -230,15 +255,14 @@ async def _prepared(watched: Watched, scale: float) -> Target:
 
 
 async def _attack(attack: Attack, target: Target, seconds: float) -> tuple[float, float]:
-    """Attack for so long, and return when that began and ended."""
+    """Attack for so long, and return when that began and ended; an attack that fails raises."""
     began = time.monotonic()
     async with contextlib.AsyncExitStack() as stack:
         target.stack = stack
         running = asyncio.create_task(attack.run(target))
         done, _ = await asyncio.wait([running], timeout=seconds)
         if done:
-            if running.exception():
-                print(f"{attack.what}: {running.exception()!r}", file=sys.stderr)
+            running.result()
             await asyncio.sleep(max(0, seconds - (time.monotonic() - began)))
         ended = time.monotonic()
         running.cancel()
@@ -249,7 +273,7 @@ async def _attack(attack: Attack, target: Target, seconds: float) -> tuple[float
 async def _control(watched: Watched, attack: Attack, seconds: float, scale: float) -> list[float]:
     """Attack another bookie, and return what the writer of the watched one notices of it."""
     with tempfile.TemporaryDirectory() as place:
-        decoy = Watched(Path(place), is_guarded=watched.is_guarded)
+        decoy = Watched(Path(place), is_guarded=watched.is_guarded, is_tls=watched.is_tls)
         async with decoy.running():
             began, ended = await _attack(attack, await _prepared(decoy, scale), seconds)
     await asyncio.sleep(1)

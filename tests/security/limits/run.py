@@ -11,10 +11,10 @@ import argparse
 import asyncio
 import os
 import platform
-import resource
 import sys
 from pathlib import Path
 
+from quorumbook.env.machine import raise_descriptor_limit
 from security.limits.attacks import ATTACKS
 from security.limits.measure import CONTROL_S, MB, MEMORY_BYTES_MAX, Outcome, measure, p50_p99
 
@@ -99,6 +99,7 @@ def page(
 each attack runs for {seconds:g} s against a bookie of its own with default options, a real process,
 beside a writer that appends 1 KB every 10 ms.
 `mixed` runs for {mixed_seconds:g} s, as its crowd of connections takes some seconds to come.
+It has all but those that need a bookie with a password or TLS.
 Each is carried out {rounds} times: a row has the most memory and the longest stall of any, and
 percentiles of all appends together.
 
@@ -107,6 +108,10 @@ over {_STALL_S * 1000:.0f} ms, the writer's p99 at most {_FACTOR} times its quie
 A stall is processor time of the loop's thread between two looks at the clock; the time by the wall
 includes what attacker, writer and the rest of the machine took meanwhile.
 A stranger has no password where one is needed; a client may do everything; a reader reads nothing.
+Where a process may have fewer than 20,000 descriptors the crowds are smaller in proportion; here \
+it may have {raise_descriptor_limit():,}.
+Watches in the metadata store have no row: no room that carries requests out knows the metadata, \
+which the import rules see to.
 Attacker, writer and bookie share this machine's {os.cpu_count()} processors, so part of what the \
 writer notices is the machine.
 The control says how much: its latency while another bookie of the machine is attacked in the same
@@ -214,8 +219,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="of each attack")
     parser.add_argument("--no-control", action="store_true", help="half the time")
     arguments = parser.parse_args()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     has_control = not arguments.no_control
     print(HEAD, flush=True)
     if arguments.hour:

@@ -19,13 +19,14 @@ from quorumbook.protocol.requests import (
     AddRun,
     Auth,
     BatchRead,
+    LargeAdd,
     Operation,
     Read,
     ReadRun,
     Request,
     Unsupported,
 )
-from quorumbook.protocol.run_builder import MAX_GAP, LargeAdd, build_run, single_run, to_cut
+from quorumbook.protocol.run_builder import MAX_GAP, build_run, single_run, to_cut
 from quorumbook.protocol.status import Status
 from quorumbook.protocol.v2.packets import (
     ADD,

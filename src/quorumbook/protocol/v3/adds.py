@@ -23,8 +23,15 @@ from quorumbook.errors import RemoteProtocolError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol import varint
 from quorumbook.protocol.entry_run import EntryRun
-from quorumbook.protocol.requests import REQUESTS_MAX, AddRun, Operation, Request, Unsupported
-from quorumbook.protocol.run_builder import MAX_GAP, LargeAdd, build_run, single_run, to_cut
+from quorumbook.protocol.requests import (
+    REQUESTS_MAX,
+    AddRun,
+    LargeAdd,
+    Operation,
+    Request,
+    Unsupported,
+)
+from quorumbook.protocol.run_builder import MAX_GAP, build_run, single_run, to_cut
 from quorumbook.protocol.status import Status
 
 _IDS = Struct(">qq")
