@@ -49,7 +49,7 @@ class RealFile:
         self.path = path
         self._fd = fd
 
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write all buffers one behind the other; a short write raises."""
         with _storage_errors(self.path):
             for start in range(0, len(buffers), _BUFFERS_PER_WRITE):
@@ -132,7 +132,7 @@ class UncachedFile(RealFile):
         self._direct_fd = direct_fd
         self._unsynced_start = self._unsynced_end = 0
 
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write all buffers one behind the other; a short write raises."""
         size = sum(map(len, buffers))
         is_aligned = not (offset | size) & (_SECTOR_BYTES - 1)
@@ -144,7 +144,7 @@ class UncachedFile(RealFile):
         self._unsynced_start = min(self._unsynced_start, offset)
         self._unsynced_end = max(self._unsynced_end, offset + size)
 
-    def _write_direct(self, buffers: Sequence[bytes], offset: int) -> bool:
+    def _write_direct(self, buffers: Sequence[bytes | memoryview], offset: int) -> bool:
         """Copy the buffers into the aligned one and write it; False if the disk will not."""
         view, filled = _aligned_view(), 0
         with _storage_errors(self.path):
@@ -153,7 +153,7 @@ class UncachedFile(RealFile):
                 while start < size:
                     part = min(size - start, _ALIGNED_BUFFER_BYTES - filled)
                     view[filled : filled + part] = (
-                        buffer if part == size else buffer[start : start + part]
+                        buffer if part == size else memoryview(buffer)[start : start + part]
                     )
                     filled += part
                     start += part

@@ -36,7 +36,7 @@ class File(Protocol):
 
     path: str
 
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         """Write all buffers one behind the other; a short write raises."""
         ...
 

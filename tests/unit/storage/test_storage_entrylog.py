@@ -134,6 +134,36 @@ def test_a_flush_writes_whole_blocks_that_can_pass_the_cache_by(
     assert len(runs_of(crashed, "/a")) == 90
 
 
+def test_large_runs_are_written_without_a_copy_and_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To join 5 MB holds the interpreter for milliseconds, and the loop waits for it."""
+    _, env = disk_of("/a")
+    sizes = (5_000_000, 10, 300_000, 700_000, 10, 1_000_000, 4096 - 8, 600_000)
+    runs = [run(1, entry_id, [bytes([entry_id]) * size]) for entry_id, size in enumerate(sizes)]
+    large = {id(one.data) for one in runs if len(one.data) > writer.WRITE_BUFFER_BYTES}
+    written: list[bytes | memoryview] = []
+    write = SimFile.write
+
+    def noted(file: SimFile, buffers: list[bytes | memoryview], offset: int) -> None:
+        written.extend(buffers)
+        write(file, buffers, offset)
+
+    monkeypatch.setattr(SimFile, "write", noted)
+    logs = EntryLogs(env, ["/a"])
+    places = [logs.append_run(one) for one in runs]
+    logs.sync()
+    reader = EntryLogReader(env, ["/a"])
+    for one, place in zip(runs, places, strict=True):
+        assert reader.read(place.entry_log_id, place.position, len(one.data)) == one.data
+    assert runs_of(env, "/a") == [
+        (1, entry_id, entry_id, place.position) for entry_id, place in enumerate(places)
+    ]
+    objects = [one.obj if isinstance(one, memoryview) else one for one in written]
+    assert max(len(one) for one in objects if id(one) not in large) < 512 * 1024
+    assert any(id(one) in large for one in objects)
+
+
 def test_holes_of_a_striped_ledger_come_back() -> None:
     _, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])

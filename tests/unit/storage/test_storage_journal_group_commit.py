@@ -11,7 +11,7 @@ from doubles.records import Recorder, entry, in_journal_order, run
 from doubles.sim_threads import StepClock, StepThreads, StepWorker, turn
 from quorumbook.env import Env
 from quorumbook.errors import DiskFullError, LocalProtocolError, StorageError
-from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.sim.disks.disk import SimDisk, SimFile
 from quorumbook.storage.journal.format import (
     fence_record,
     journal_id_of,
@@ -218,6 +218,31 @@ async def test_a_group_is_bounded_and_a_larger_piece_goes_alone() -> None:
         sizes.append(world.journal.statistics().last_group_enqueued)
     assert sizes == [1, 1, 1, 2]
     assert world.journal.pending_bytes == 0
+
+
+async def test_large_pieces_of_a_group_are_not_joined_with_the_small_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(auto=False)
+    written: list[bytes | memoryview] = []
+    write = SimFile.write
+
+    def noted(file: SimFile, buffers: list[bytes | memoryview], offset: int) -> None:
+        written.extend(buffers)
+        write(file, buffers, offset)
+
+    monkeypatch.setattr(SimFile, "write", noted)
+    runs = [run(1, entry_id, [b"x" * 10]) for entry_id in range(40)]
+    runs[20:22] = [run(1, entry_id, [b"y" * 1_000_000]) for entry_id in (20, 21)]
+    world.add("first")
+    for one in runs:
+        world.add(one.first_entry_id, [one.data])
+    await world.step()
+    await world.step()
+    assert sum(len(one) > 300_000 for one in written) == 2
+    assert all(any(one is each.data for one in written) for each in runs[20:22])
+    assert len(written) < 15
+    assert [event[2] for event in world.replayed().events][1:] == list(range(40))
 
 
 async def test_a_piece_that_no_group_can_hold_is_refused_alone() -> None:

@@ -111,7 +111,7 @@ class SimFile:
         self._sync_failed = False
         self.is_open = True
 
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         assert self.is_open
         assert not self._read_only
         fault = self._disk.faults.check("write", self.path)

@@ -91,7 +91,7 @@ class _FaultyFile:
         self._faults = faults
         self.path = file.path
 
-    def write(self, buffers: Sequence[bytes], offset: int) -> None:
+    def write(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
         fault = self._faults.check("write", self.path)
         if fault is not None:
             if fault.written_bytes:

@@ -44,6 +44,8 @@ SIZE_LIMIT_BYTES = 2**31 - 1
 LEDGERS_MAX = 200_000
 #: One piece of a flush; the journal's writes wait behind no more than this.
 WRITE_BUFFER_BYTES = 256 * 1024
+#: A piece that is larger has a large run, and few others.
+_NOT_JOINED_BYTES = 512 * 1024
 #: Pieces are synced together when they come to this.
 _SYNC_BYTES = 1024 * 1024
 #: Between borders of this size a write passes the system's cache by.
@@ -114,18 +116,22 @@ class _Log:
         Piece by piece, so that a checkpoint does not hit the journal's disk with all of a write
         cache at once; between borders, so that it passes the system's cache by.
         """
-        data = b"".join(self.buffers)
+        # Many small ones are joined; to join large ones would hold the interpreter for long.
+        is_large = self.buffered >= _NOT_JOINED_BYTES
+        data: Sequence[bytes | memoryview] = self.buffers if is_large else [b"".join(self.buffers)]
         start = -self.written % _BLOCK_BYTES
-        stop = start + (len(data) - start) // _BLOCK_BYTES * _BLOCK_BYTES
-        if start:
-            self.file.write([data[:start]], self.written)
-        self.file.write([data[start:stop]], self.written + start)
-        self.written += stop
-        self.unsynced += stop
+        size = (self.buffered - start) // _BLOCK_BYTES * _BLOCK_BYTES
+        head, data = _cut(data, start)
+        whole, rest = _cut(data, size)
+        if head:
+            self.file.write(head, self.written)
+        self.file.write(whole, self.written + start)
+        self.written += start + size
+        self.unsynced += start + size
         if self.unsynced >= _SYNC_BYTES:
             self.file.sync()
             self.unsynced = 0
-        self.buffers, self.buffered = [data[stop:]], len(data) - stop
+        self.buffers, self.buffered = [b"".join(rest)], self.buffered - start - size
 
     def write_out(self) -> None:
         """Write everything; a sync follows."""
@@ -135,6 +141,19 @@ class _Log:
             self.file.write(self.buffers, self.written)
             self.written += self.buffered
             self.buffers, self.buffered = [], 0
+
+
+def _cut(
+    buffers: Sequence[bytes | memoryview], size_bytes: int
+) -> tuple[Sequence[bytes | memoryview], Sequence[bytes | memoryview]]:
+    """Return the first bytes of buffers that lie one behind the other, and the rest."""
+    for index, buffer in enumerate(buffers):
+        if size_bytes < len(buffer):
+            view = memoryview(buffer)
+            before = [*buffers[:index], view[:size_bytes]] if size_bytes else buffers[:index]
+            return before, [view[size_bytes:], *buffers[index + 1 :]]
+        size_bytes -= len(buffer)
+    return buffers, []
 
 
 class EntryLogs:

@@ -48,8 +48,10 @@ DEFAULT_GROUP_SIZE_BYTES = 16 * 1024 * 1024
 ZERO_STEP_BYTES = 256 * 1024
 #: From this size on a group is not worth it.
 _ZERO_GROUP_BYTES = 64 * 1024
-#: From here on one joined copy is cheaper than a checksum call and an iovec per buffer.
+#: From here on one joined copy is cheaper than a checksum call and an iovec per buffer; not of
+#: buffers that are large: to copy 5 MB holds the interpreter for milliseconds.
 _JOIN_FROM_BUFFERS = 8
+_LARGE_BYTES = 256 * 1024
 
 _log = logger("storage.journal")
 
@@ -87,6 +89,21 @@ class _Item:
 
 class JournalStoppedError(StorageError):
     """The journal takes nothing more."""
+
+
+def _joined(buffers: list[bytes]) -> list[bytes]:
+    """Join small buffers; large ones, each a long time with the interpreter, stay as they are."""
+    if max(map(len, buffers)) < _LARGE_BYTES:
+        return [b"".join(buffers)]
+    joined: list[bytes] = []
+    small: list[bytes] = []
+    for buffer in buffers:
+        if len(buffer) < _LARGE_BYTES:
+            small.append(buffer)
+        else:
+            joined += (b"".join(small), buffer)
+            small = []
+    return [*joined, b"".join(small)]
 
 
 class _Writer:
@@ -143,7 +160,7 @@ class _Writer:
     def _append(self, file: File, buffers: list[bytes]) -> None:
         offset = self._offset
         if len(buffers) >= _JOIN_FROM_BUFFERS:
-            buffers = [b"".join(buffers)]
+            buffers = _joined(buffers)
         closing = closing_record(self._journal_id, offset, buffers, self._salt)
         pieces = [*buffers, closing]
         end = offset + sum(map(len, pieces))
