@@ -375,7 +375,7 @@ async def mixed(target: Target) -> None:
     parts = [
         lists, read_lac, silent_batches, silent_reads, dripping_readers, partial_frames,
         half_frames, drops, large_adds, long_polls, woken_polls, fences, handles, small_requests,
-        lac_packets, handshakes, idle, leaving, http,
+        lac_packets, handshakes, idle, http,
     ]  # fmt: skip
     await crowd(target)
     await asyncio.gather(*[_again_and_again(part, target) for part in parts])
