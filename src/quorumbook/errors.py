@@ -25,6 +25,7 @@
     │   ├── MetadataUnauthorizedError  MetadataFateUnknownError
     │   ├── ClusterNotInitializedError  ClusterExistsError  MetadataMoveError
     │   └── ForeignLayoutError
+    ├── NoSuchBookieError              nothing in the cluster knows the bookie
     ├── NoAuditorError                 nobody looks after the cluster's ledgers, or may
     ├── StorageError                   a bookie's own disk, with path and offset
     │   ├── CorruptJournalError  CorruptEntryLogError  CorruptIndexError  CorruptStateError
@@ -366,6 +367,10 @@ class ForeignLayoutError(MetadataError):
 
 class MetadataMoveError(MetadataError):
     """Metadata cannot be moved: the source is in use, or the target is not empty."""
+
+
+class NoSuchBookieError(QuorumbookError):
+    """Nothing in the cluster knows the bookie: it is not registered, and has no cookie."""
 
 
 class NoAuditorError(QuorumbookError):

@@ -321,4 +321,4 @@ def test_the_command_serves_with_a_token_that_the_command_made(tmp_path):
             process.terminate()
             assert process.wait(30) == 0
             assert made["token"].encode() not in process.stderr.read()
-        quorumbook("token", "revoke", "me", *file, code=2)
+        quorumbook("token", "revoke", "me", *file, code=3)

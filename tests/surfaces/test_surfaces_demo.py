@@ -16,7 +16,8 @@ import pytest
 from quorumbook.autorecovery.copying import verified_reads
 from quorumbook.autorecovery.copying.verified_reads import read_verified
 from quorumbook.cli.demo import flights
-from quorumbook.cli.demo.healing import NotHealedError, verify_copies, wait_for_last_copies
+from quorumbook.cli.demo.healing import verify_copies, wait_for_last_copies
+from quorumbook.cli.errors import DifferenceFoundError
 from quorumbook.client.context import client_context
 from quorumbook.errors import NoSuchEntryError
 from quorumbook.protocol.digest import digester, master_key
@@ -106,7 +107,7 @@ def test_the_demo_fails_when_something_else_came_back(monkeypatch, capfd):
         story.sha256_read = f"{int(story.sha256_read, 16) ^ 1:064x}"
 
     monkeypatch.setattr(demo, "_read_elsewhere", read_with_one_bit_flipped)
-    assert main(["demo", *QUICK]) == 1
+    assert main(["demo", *QUICK]) == 6
     captured = capfd.readouterr()
     assert "What was read is what was written" not in captured.out
     assert "3000 came back" in captured.err
@@ -136,11 +137,15 @@ async def test_a_copy_that_is_not_what_was_written_is_noticed_on_each_bookie():
                 ),
             )
         )
-        with pytest.raises(NotHealedError, match=r"copies at position 2 .* not what was written"):
+        with pytest.raises(
+            DifferenceFoundError, match=r"copies at position 2 .* not what was written"
+        ):
             await verify_copies(bk, ledger.id, sha256)
 
         await cluster.stop(metadata.ensemble[1])
-        with pytest.raises(NotHealedError, match=f"bookie {metadata.ensemble[1]} does not give"):
+        with pytest.raises(
+            DifferenceFoundError, match=f"bookie {metadata.ensemble[1]} does not give"
+        ):
             await verify_copies(bk, ledger.id, sha256)
 
 

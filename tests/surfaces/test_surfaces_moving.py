@@ -186,7 +186,7 @@ def test_a_command_for_the_other_case_says_so(cluster, run, command, hint):
     bookie = cluster.bookie_ids[0]
     if command == "drain":
         # Nobody is sent to another command for a bookie that nobody knows.
-        assert "nothing is known" in run(cluster, "drain", "10.0.0.7:1", code=2)
+        assert "nothing is known" in run(cluster, "drain", "10.0.0.7:1", code=3)
         cluster.stop(bookie)
     assert f"bookie {hint}" in run(cluster, command, bookie, code=2)
 
@@ -253,14 +253,24 @@ def test_what_making_a_bookie_read_only_means_for_writers_is_said_before(cluster
     do(cluster, leave_open)
     foreseen = run(cluster, "readonly", "on", bookie, "--dry-run", code=5)
     assert (foreseen["ledgers_written_here"], foreseen["largest_ensemble"]) == (1, 4)
-    assert "nothing is known" in run(cluster, "readonly", "on", "10.0.0.7:1", "--dry-run", code=2)
+    assert "nothing is known" in run(cluster, "readonly", "on", "10.0.0.7:1", "--dry-run", code=3)
+
+
+@pytest.mark.parametrize("words", ["gc", "gc-hold", "explain-gc", "scrub", "readonly status"])
+def test_an_id_that_nothing_knows_is_not_there_for_who_asks_a_bookie(cluster, run, words):
+    told = run(cluster, *words.split(), "10.0.0.7:1", code=3)
+    assert "nothing is known of a bookie 10.0.0.7:1" in told
+    assert "(quorumbook help no-such-bookie)" in told
+    # One that is known and away may come again.
+    cluster.stop(cluster.bookie_ids[0])
+    assert "is not registered" in run(cluster, *words.split(), cluster.bookie_ids[0], code=4)
 
 
 @pytest.mark.parametrize("command", ["recover", "decommission", "can-stop"])
 def test_an_id_that_nothing_knows_is_taken_for_a_mistake(cluster, run, command):
     whole = write(cluster)
     known = ensemble(cluster, whole)[0]
-    assert "nothing is known of a bookie 10.0.0.7:1" in run(cluster, command, "10.0.0.7:1", code=2)
+    assert "nothing is known of a bookie 10.0.0.7:1" in run(cluster, command, "10.0.0.7:1", code=3)
     cluster.stop(known)
     run(cluster, command, known)
 

@@ -127,7 +127,7 @@ def test_cursors_and_retention_from_the_command_line(quorumbook):
     assert [row["segment"] for row in json.loads(quorumbook(*retention).text)] == [2]
     assert json.loads(quorumbook(*cursors, "--reset", "c", "earliest").text)[0]["records"] == 1
     assert json.loads(quorumbook(*cursors, "--delete", "c").text) == []
-    assert "no cursor c" in quorumbook("stream", "cursors", "s", "--delete", "c", code=2).err
+    assert "no cursor c" in quorumbook("stream", "cursors", "s", "--delete", "c", code=3).err
     assert json.loads(quorumbook(*retention).text) == []
 
 
@@ -245,7 +245,7 @@ def test_cursors_and_retention_of_a_partitioned_stream_by_its_bare_name(quorumbo
     assert released == [(0, "c", False), (1, "c", False), (1, "d", True)]
     assert shown("--delete", "d") == [(0, "c", 0), (1, "c", 0)]
     assert shown("--delete", "c") == []
-    assert "two has no cursor c" in quorumbook(*cursors, "--delete", "c", code=2).err
+    assert "two has no cursor c" in quorumbook(*cursors, "--delete", "c", code=3).err
     (row,) = json.loads(quorumbook(*retention).text)
     assert (row["name"], row["segment"]) == ("two/p1", 2)
     left = json.loads(quorumbook("stream", "retention", "two/p0", "other", "-o", "json").text)

@@ -84,6 +84,14 @@ def test_every_kind_of_bad_input_is_listed_with_tests_that_exist(text):
     assert [kind for kind in INPUTS if kind not in listed] == []
 
 
+def test_each_attack_that_needed_no_volume_has_a_before_an_after_and_tests_that_exist(text):
+    rows = rows_of(text, "Attacks before and after")
+    existing = existing_tests()
+    assert len(rows) >= 8
+    assert [problem for row in rows for problem in problems_of(row, existing, None)] == []
+    assert [row for row in rows if not all(each.strip() for each in row.split("|")[1:5])] == []
+
+
 def test_the_track_record_would_notice_a_test_that_is_gone():
     existing = frozenset({"test_a.py::test_r01_one", "test_a.py::test_r01_two", "test_r01_one"})
     row = "| R1 | x | `test_a.py::test_r01_one`, `test_a.py::test_r01_two` |"

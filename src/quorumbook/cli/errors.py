@@ -18,11 +18,25 @@ from __future__ import annotations
 import errno
 from typing import NamedTuple
 
+import click
+
 from quorumbook import errors as e
 
 FAILED, WRONG_USE, NOT_THERE, NOT_NOW, REFUSED, FOUND, BUG, INTERRUPTED, OUTPUT_GONE = (
     1, 2, 3, 4, 5, 6, 70, 130, 141,
 )  # fmt: skip
+
+
+class DifferenceFoundError(e.QuorumbookError):
+    """What was compared differs, or something of it is missing."""
+
+    code = -1
+
+
+class UnknownNameError(click.UsageError):
+    """A name was given of something that is not there."""
+
+    exit_code = NOT_THERE
 
 
 class Verdict(NamedTuple):
@@ -60,6 +74,8 @@ _FIXES: tuple[tuple[type[BaseException], int, str], ...] = (
     (e.NoSuchEntryError, NOT_THERE, "`quorumbook ledger show ID` says what the ledger holds"),
     (e.NoSuchLedgerError, NOT_THERE, "`quorumbook ledger show ID` says who should hold it"),
     (e.NoSuchNodeError, NOT_THERE, ""),
+    (e.NoSuchBookieError, NOT_THERE, _BOOKIES),
+    (DifferenceFoundError, FOUND, ""),
     (
         e.NotEnoughBookiesError,
         NOT_NOW,

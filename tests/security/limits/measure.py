@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,10 +86,14 @@ def p50_p99(took_ms: list[float]) -> tuple[float, float]:
 class Watched:
     """A bookie process with a stopwatch, and the honest writer beside it."""
 
-    def __init__(self, directory: Path, *, is_guarded: bool, is_tls: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *, is_guarded: bool, is_tls: bool = False,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
         self.directory = directory
         self.uri = f"sqlite:///{directory}/metadata.db"
         self.is_guarded, self.is_tls = is_guarded, is_tls
+        self._settings = {"http.port": 0, "storage.flush_interval_s": 20, **(settings or {})}
         self.port = self.http_port = 0
         self.latencies: list[tuple[float, float]] = []
         self._longest = directory / "longest"
@@ -135,7 +139,8 @@ class Watched:
         words = [sys.executable, str(HERE / "watched.py"), str(self._longest)]
         words += ["bookie", "run", "-o", "jsonl", "--metadata", self.uri, "--port", "0"]
         words += ["--data-dir", str(self.directory / "data"), "--stop-with-parent"]
-        words += ["--set", "http.port=0", "--set", "storage.flush_interval_s=20"]
+        for name, value in self._settings.items():
+            words += ["--set", f"{name}={value}"]
         words += self._security()
         with (self.directory / "bookie.log").open("wb") as log:
             self.process = subprocess.Popen(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, http_in, look
-from quorumbook.errors import ConnectFailedError, MetadataFormatError
+from quorumbook.errors import ConnectFailedError, MetadataFormatError, NoSuchBookieError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.placement.labels import labels_of_properties, show_labels
 from quorumbook.metadata.bookies.cookies import CookieStore
@@ -132,10 +132,17 @@ async def http_of(store: MetadataStore, bookie_id: BookieId) -> str:
     """Return where a registered bookie serves HTTP.
 
     Raises:
-        ConnectFailedError: it is not registered, or serves none.
+        NoSuchBookieError: it is not registered and has no cookie, so its id is probably mistyped.
+        ConnectFailedError: it is not registered now, or serves none.
     """
     info = await BookieRegistration(store).service_info(bookie_id)
     if info is None:
+        if bookie_id not in await CookieStore(store).list():
+            raise NoSuchBookieError(
+                f"nothing is known of a bookie {bookie_id}: it is not registered and has no "
+                "cookie; `quorumbook bookie ls` shows which bookies are there",
+                bookie_id=bookie_id,
+            )
         raise ConnectFailedError(f"bookie {bookie_id} is not registered", bookie_id=bookie_id)
     address = http_in(info, bookie_id)
     if address is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.context import client_store
-from quorumbook.errors import LocalProtocolError, MetadataFormatError
+from quorumbook.errors import MetadataFormatError, NoSuchBookieError
 from quorumbook.ids import BookieId
 from quorumbook.ledger.danger import exposure
 from quorumbook.ledger.placement.schedule import can_reach_quorum
@@ -16,7 +16,7 @@ async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
     """Refuse an id that is probably mistyped.
 
     Raises:
-        LocalProtocolError: It is not registered, has no cookie, and no ledger names it.
+        NoSuchBookieError: It is not registered, has no cookie, and no ledger names it.
     """
     writable, read_only = await client.bookies()
     if (
@@ -27,9 +27,10 @@ async def check_is_known(client: BookKeeper, bookie: BookieId) -> None:
     async for metadata in client.list_ledgers(damaged=[]):
         if any(bookie in fragment.ensemble for fragment in metadata.fragments):
             return
-    raise LocalProtocolError(
+    raise NoSuchBookieError(
         f"nothing is known of a bookie {bookie}: it is not registered, has no cookie, and no "
-        "ledger names it; `quorumbook bookie ls` shows which bookies are there"
+        "ledger names it; `quorumbook bookie ls` shows which bookies are there",
+        bookie_id=bookie,
     )
 
 

@@ -25,6 +25,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (e.NoSuchLedgerError, 404),
     (e.NoSuchEntryError, 404),
     (e.NoSuchNodeError, 404),
+    (e.NoSuchBookieError, 404),
     (e.ClusterNotInitializedError, 503),
     (e.LedgerExistsError, 409),
     (e.NodeExistsError, 409),

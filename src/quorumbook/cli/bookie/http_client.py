@@ -15,7 +15,8 @@ def address_of(call: Call, bookie: BookieId) -> str:
     """Return where a bookie serves HTTP; a URL is that already, and needs no metadata.
 
     Raises:
-        ConnectFailedError: it is not registered, or serves none.
+        NoSuchBookieError: nothing is known of it.
+        ConnectFailedError: it is not registered now, or serves none.
     """
     return bookie if "://" in bookie else call.run(_find(call, bookie))
 

@@ -9,6 +9,7 @@ import click
 
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand, Commands
+from quorumbook.cli.errors import UnknownNameError
 from quorumbook.cli.output import Moment
 from quorumbook.errors import ConfigError
 
@@ -79,7 +80,7 @@ def ls(call: Call, path: str | None) -> None:
 def revoke(call: Call, name: str, path: str | None) -> None:
     """Revoke a token; servers refuse it from the next request on."""
     if not _file(call, path).revoke(name):
-        raise click.UsageError(f"there is no token {name}; `quorumbook token ls` lists them")
+        raise UnknownNameError(f"there is no token {name}; `quorumbook token ls` lists them")
     call.output.record({"name": name, "revoked": True})
 
 

@@ -42,6 +42,7 @@ from quorumbook.cli.demo.healing import (
     wait_for_last_copies,
     watch,
 )
+from quorumbook.cli.errors import DifferenceFoundError
 from quorumbook.cli.ledger.appending import EntryAppender
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.progress import progress
@@ -124,7 +125,7 @@ class Story:
 
 
 class DemoFailedError(QuorumbookError):
-    """What came back is not what was written."""
+    """A step of the demo failed."""
 
     code = -1
 
@@ -211,7 +212,7 @@ async def _play(
     if call.output.form == "json":
         call.output.record({**asdict(story), "is_same": story.is_same})
     if not story.is_same:
-        raise DemoFailedError(
+        raise DifferenceFoundError(
             f"{story.events} events went in and {story.events_read} came back, SHA-256"
             f" {story.sha256_written[:16]} and {story.sha256_read[:16]}"
         )

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quorumbook.cli.errors import DifferenceFoundError
 from quorumbook.cli.progress import progress
 from quorumbook.client.context import client_context, client_store
 from quorumbook.env import patience
@@ -34,7 +35,7 @@ _MOST_ENTRIES = 10_000
 
 
 class NotHealedError(QuorumbookError):
-    """The ledger lacks replicas still, or a copy is not what was written."""
+    """The ledger lacks replicas still."""
 
     code = -1
 
@@ -173,7 +174,7 @@ async def verify_copies(
         How many copies were read, and the fragments.
 
     Raises:
-        NotHealedError: a copy is missing, damaged, or not what was written.
+        DifferenceFoundError: a copy is missing, damaged, or not what was written.
     """
     metadata = await bk.ledger_metadata(ledger_id)
     positions = range(metadata.ensemble_size)
@@ -187,7 +188,7 @@ async def verify_copies(
         )
     for position, (_, found_sha256) in zip(positions, found, strict=True):
         if found_sha256 != sha256:
-            raise NotHealedError(
+            raise DifferenceFoundError(
                 f"the copies at position {position} of ledger {ledger_id} are not what was written"
             )
     fragments: list[dict[str, object]] = [
@@ -225,7 +226,7 @@ async def _payloads(
                 context, seal, metadata.ledger_id, fragment.ensemble[position], asked
             )
         except QuorumbookError as error:
-            raise NotHealedError(
+            raise DifferenceFoundError(
                 f"bookie {fragment.ensemble[position]} does not give its copy of entry"
                 f" {entry_id} of ledger {metadata.ledger_id}: {error}"
             ) from error

@@ -178,6 +178,11 @@ ADVICE: dict[str, tuple[str, ...]] = {
         "Stop bookies and writers of the source, and use a target that is empty.",
         "--online copies from a running cluster, to try it.",
     ),
+    "no-such-bookie": (
+        "Look for a typing error: `quorumbook bookie ls` lists the ids of all bookies that the"
+        " cluster knows.",
+        "A bookie that was decommissioned is not known any more; nothing is left to do for it.",
+    ),
     "no-auditor": (
         "`quorumbook recovery run` starts auto-recovery, which audits.",
         "`quorumbook recovery enable` switches auditing on again.",

@@ -157,6 +157,13 @@ OUTSIDE: dict[str, Explanation] = {
         "Somebody else changed the table of the lake at the same moment.",
         ("Run the command again.",),
     ),
+    "difference-found": Explanation(
+        "What was read is not what was written, or something of it is missing.",
+        (
+            "Add -v and run the command again. If it says so again, keep the directories and logs"
+            " of the bookies and report a bug.",
+        ),
+    ),
     "failed": Explanation(
         "The command could not do what it was asked to do; the message says why.",
         ("`quorumbook status` says whether the cluster is healthy, and `-v` shows a trace.",),

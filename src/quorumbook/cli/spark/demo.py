@@ -34,6 +34,7 @@ from quorumbook.cli.cluster.commands import init_cluster
 from quorumbook.cli.cluster.supervisor import BookieProcess, ChildProcess, RecoveryProcess
 from quorumbook.cli.command import ClusterCommand
 from quorumbook.cli.demo import flights
+from quorumbook.cli.errors import DifferenceFoundError
 from quorumbook.cli.ports import free_ports
 from quorumbook.cli.spark.checks import audit
 from quorumbook.cli.spark.run import check_spark
@@ -57,7 +58,7 @@ Say = Callable[[str], None]
 
 
 class SparkDemoFailedError(QuorumbookError):
-    """What came out is not what went in."""
+    """A step of the demo failed."""
 
     code = -1
 
@@ -237,7 +238,7 @@ async def _ingest(
     went_in = await asyncio.to_thread(lake.fingerprint, of_input=True)
     came_out = await asyncio.to_thread(lake.fingerprint, of_input=False)
     if went_in != came_out or came_out.lines != events:
-        raise SparkDemoFailedError(f"{went_in} went into the stream, and {came_out} came out")
+        raise DifferenceFoundError(f"{went_in} went into the stream, and {came_out} came out")
     say(
         f"{came_out.lines:,} flights were appended in {took_s:.0f} s, in {files} commits over four"
         " partitions; every line of the input is in the stream exactly once, by count and hash."
@@ -315,7 +316,7 @@ async def _offload(call: Call, lake: Lake, half_s: float, went_in: Fingerprint, 
     deleted = first["bookie_copies_deleted"] + second["bookie_copies_deleted"]
     read = await asyncio.to_thread(lake.fingerprint, of_input=False)
     if read != went_in:
-        raise SparkDemoFailedError(f"{went_in} went into the stream, and {read} are in its files")
+        raise DifferenceFoundError(f"{went_in} went into the stream, and {read} are in its files")
     say(
         f"{first['files']} older segments became Parquet files in {tier}, and"
         f" {deleted} are on no bookie any more; read again through the stream, every flight is"

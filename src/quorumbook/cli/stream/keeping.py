@@ -10,6 +10,7 @@ import click
 
 from quorumbook.cli.call import Call
 from quorumbook.cli.command import ClusterCommand
+from quorumbook.cli.errors import UnknownNameError
 from quorumbook.cli.serving.logs import begin_log
 from quorumbook.cli.stream.options import (
     WHERE,
@@ -115,7 +116,7 @@ async def _existing(streams: Sequence[Stream], name: str, cursor_name: str) -> l
         if cursor.name == cursor_name
     ]
     if not found:
-        raise click.UsageError(f"stream {name} has no cursor {cursor_name}")
+        raise UnknownNameError(f"stream {name} has no cursor {cursor_name}")
     return found
 
 
