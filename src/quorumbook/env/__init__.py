@@ -31,7 +31,7 @@ from quorumbook.env.interfaces import (
     Turns,
     Worker,
 )
-from quorumbook.env.log import Complaint, SparseLines, logger
+from quorumbook.env.log import Complaint, SparseLines, Tally, logger
 from quorumbook.env.machine import (
     RealClock,
     RealNetwork,
@@ -58,6 +58,7 @@ __all__ = [
     "RealPrograms",
     "RealThreads",
     "SparseLines",
+    "Tally",
     "Threads",
     "TlsContexts",
     "TlsOptions",
