@@ -87,6 +87,55 @@ def test_a_file_in_the_working_directory_that_others_can_change_is_ignored_and_s
     assert "give --config quorumbook.toml" in caplog.text
 
 
+def test_the_file_that_was_judged_is_the_one_that_is_read(tmp_path, monkeypatch, caplog):
+    """Whoever may write to the directory swaps the file while it is looked at."""
+    path = tmp_path / "quorumbook.toml"
+    write(path, "client.auth_settings", "/home/me/secret")
+    module = sys.modules["quorumbook.config.load"]
+    judge = trust.distrust_of
+
+    def swapped(found):
+        other = tmp_path / "other"
+        write(other, "client.auth_settings", "/tmp/stranger")
+        other.rename(path)
+        return judge(found)
+
+    monkeypatch.setattr(module, "distrust_of", swapped)
+    assert load(environment={}).text("client.auth_settings") == "/home/me/secret"
+    write(path, "client.auth_settings", "/home/me/secret")
+    path.chmod(0o646)
+    assert load(environment={})["client.auth_settings"].is_default
+    assert f"{path} is ignored: everybody may write to it" in caplog.text
+    peer_file = tmp_path / "bk_server.conf"
+    peer_file.write_text("networkTopologyScriptFileName=/bin/true\n")
+    peer_file.chmod(0o646)
+    with pytest.raises(ConfigError, match="everybody may write to it"):
+        load(peer_file=str(peer_file), environment={})
+
+
+def test_a_file_of_somebody_else_that_cannot_be_opened_is_ignored(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "quorumbook.toml"
+    write(path, "client.auth_settings", "/home/me/secret")
+    monkeypatch.setattr(os, "open", lambda *_: os.stat(tmp_path / "nothing"))
+    assert load(environment={})["client.auth_settings"].is_default
+    assert "ignored" not in caplog.text
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        load(environment={})
+    give_away(monkeypatch, path, *OPEN["to its owner"])
+    assert load(environment={})["client.auth_settings"].is_default
+    assert "is ignored: it belongs to another user" in caplog.text
+
+
+def test_a_named_pipe_in_the_working_directory_holds_nobody_up(tmp_path):
+    os.mkfifo(tmp_path / "quorumbook.toml", 0o600)
+    assert load(environment={})["client.auth_settings"].is_default
+
+
 def test_what_names_no_code_may_come_from_a_named_file_of_somebody_else(tmp_path, monkeypatch):
     path = tmp_path / "given.toml"
     write(path, "client.auth_plugin", "shared-secret")
