@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -85,3 +86,36 @@ async def test_idle_strangers_take_no_descriptor_that_the_storage_needs(
     log = (tmp_path / "bookie.log").read_text()
     assert "connections refused or cut, the last of 127.0.0.1" in log
     assert log.count("refused or cut") < 50
+
+
+def burst(port: int, stack: contextlib.ExitStack) -> int:
+    """Open connections all at once, without waiting for any; return how many were begun."""
+    for _ in range(STRANGERS):
+        stranger = stack.enter_context(socket.socket())
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", port))
+    return STRANGERS
+
+
+async def test_a_burst_of_connections_takes_no_descriptor_that_the_storage_needs(
+    tmp_path: Path,
+) -> None:
+    async with bookie(tmp_path, []) as (uri, port), contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(quorumbook.connect(uri))
+        writer = await client.create_ledger(**SOLO)
+        await writer.append(b"before")
+        for _ in range(4):
+            # All of them wait to be accepted when the bookie's loop looks next.
+            bursts = stack.enter_context(contextlib.ExitStack())
+            assert burst(port, bursts) > HARD_LIMIT
+            for _ in range(10):
+                await asyncio.gather(*[writer.append(bytes(100_000)) for _ in range(10)])
+            bursts.close()
+        await writer.close()
+        async with quorumbook.connect(uri) as late, late.open_ledger(writer.id) as reader:
+            assert len([entry async for entry in reader.read()]) == 401
+    log = (tmp_path / "bookie.log").read_text()
+    assert "connections refused or cut, the last of 127.0.0.1" in log
+    assert log.count("refused or cut") < 50
+    for word in ("Too many open files", "Traceback"):
+        assert word not in log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import os
 import sys
@@ -12,6 +13,8 @@ import pytest
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.config import OPTIONS, Kind, load, trust
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.uri import open_store, parse_uri
+from quorumbook.streams.metadata import address as streams_address
 
 #: Each option that can name code, with a value that does.
 CODE = {
@@ -152,6 +155,23 @@ def test_somebody_foreign_names_no_code_by_option_or_file(tmp_path, key):
         with pytest.raises(ConfigError, match=f"{key}: .*refused from here: an option of Spark"):
             load(**source, **said)
     assert load(environment={"QUORUMBOOK_CONFIG": str(path)}, foreign="x").text(key) == CODE[key]
+
+
+@pytest.mark.parametrize("key", CODE)
+def test_a_uri_of_metadata_or_streams_names_no_code(key):
+    said = f"{key}={CODE[key]}"
+    for store in ("zk://h:2181/ledgers", "zk+flat://h/ledgers?chroot=/a", "etcd://h/ledgers"):
+        uri = f"{store}{'&' if '?' in store else '?'}{said}"
+        # A stream's namespace may stand behind it.
+        for address in (uri, f"{uri}#/streams"):
+            store_uri = streams_address.parse_address(address).metadata_uri
+            with pytest.raises(ConfigError, match=f"'{key}' is (unknown|not known here)"):
+                asyncio.run(open_store(store_uri))
+    # These have no options: it is part of a name.
+    assert parse_uri(f"memory://a?{key}=os:system").location == f"a?{key}=os:system"
+    assert parse_uri(f"sqlite:///a?{said}").location == f"a?{said}"
+    peer_form = streams_address.parse_address(f"distributedlog://h:1/a?{said}")
+    assert (peer_form.metadata_uri, peer_form.path) == ("zk://h:1/ledgers", f"/a?{said}")
 
 
 def test_a_group_without_other_members_is_nobody_else(monkeypatch):
