@@ -22,7 +22,7 @@ class GSSError(Exception):
 exceptions = SimpleNamespace(GSSError=GSSError)
 
 
-def Name(text: str, kind: int) -> str:  # noqa: N802 - the library's
+def Name(text: str, kind: int) -> str:
     """Return a name as it is."""
     assert kind
     return text

@@ -268,6 +268,7 @@ def _ways() -> list[str]:
 
 
 def test_every_way_to_authenticate_that_ships_is_tried_here() -> None:
+    # The one list of them.
     assert {name for name in plugins._BUILT_IN if "." not in name} == {*_ways()}
 
 

@@ -69,7 +69,7 @@ class Complaint:
             self._log.warning("%s", text)
 
 
-class Tally:
+class Recurrence:
     """Counts what is worth a line, and has it said at once, then every 10 s with its number."""
 
     def __init__(self) -> None:

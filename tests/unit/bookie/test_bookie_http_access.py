@@ -321,6 +321,7 @@ async def test_no_request_gives_an_option_that_names_code(
     names = [o.key for o in OPTIONS if o.kind in (Kind.PLUG_IN, Kind.PROGRAM)]
     assert len(names) == 4
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        # What it was made with is shown nowhere else as a whole.
         port, before = bookie.http_port, repr(bookie._options)
         assert port is not None
         for name in names:
@@ -330,7 +331,7 @@ async def test_no_request_gives_an_option_that_names_code(
                 for path, sent in ((f"{page}?{name}={value}", ""), (page, body)):
                     head = f"{path} HTTP/1.1\r\nContent-Length: {len(sent)}\r\n\r\n"
                     assert (await ask_http(port, head + sent))[0] != 500, path
-        assert repr(bookie._options) == before
+        assert repr(bookie._options) == before  # as above
     assert not ran.exists()
     assert "code_of_strangers" not in sys.modules
 

@@ -22,7 +22,7 @@ from quorumbook.bookie.connections.limits import Places, limits_within
 from quorumbook.bookie.connections.loop_turns import Departures, Outbox, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env, Tally, logger, patience
+from quorumbook.env import Env, Recurrence, logger, patience
 
 _log = logger("bookie.connection")
 _CHECKED_IN_A_TURN = 500
@@ -34,11 +34,11 @@ class Refusals:
     """Says that connections find no place, without a line for each of them."""
 
     def __init__(self) -> None:
-        self._tally = Tally()
+        self._recurrence = Recurrence()
 
     def note(self, peer: str, places: Places[BookieConnection], now_ns: int) -> None:
         """Count one more."""
-        unsaid = self._tally.due(now_ns)
+        unsaid = self._recurrence.due(now_ns)
         if unsaid:
             _log.warning(
                 "%d connections refused or cut, the last of %s: there are %d (%d of them have "

@@ -26,7 +26,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from quorumbook.bookie.http.access import HttpAccess, Refusal, is_loopback_only
 from quorumbook.bookie.http.metrics_text import MetricsText
-from quorumbook.env import Env, Tally, logger, patience
+from quorumbook.env import Env, Recurrence, logger, patience
 from quorumbook.env.redaction import redacted_query
 from quorumbook.errors import ConfigError
 from quorumbook.metric_texts import text_of
@@ -301,7 +301,7 @@ class HttpServer:
         #: Oldest first.
         self.connections: dict[_HttpConnection, None] = {}
         self._cut = 0
-        self._cut_tally = Tally()
+        self._cuts_log = Recurrence()
 
     async def start(self) -> None:
         """Listen.
@@ -344,7 +344,7 @@ class HttpServer:
 
     def _note_cut(self, connection: _HttpConnection) -> None:
         self._cut += 1
-        unsaid = self._cut_tally.due(self._env.clock.now_ns())
+        unsaid = self._cuts_log.due(self._env.clock.now_ns())
         if unsaid:
             _log.warning(
                 "%d connections to the HTTP port cut, the last of %s: at most %d may be there, "
