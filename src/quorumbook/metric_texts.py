@@ -58,6 +58,10 @@ _TEXTS = {
         "connections closed because they did not authenticate"
     ),
     "bookkeeper_server_CERTIFICATE_ERRORS": "certificate files that could not be used",
+    "http_connections_cut": (
+        "connections to the HTTP port of a bookie or of auto-recovery that were cut because "
+        "there were too many"
+    ),
     # A bookie's state and disks
     "bookie_SERVER_STATUS": "1 writable, 0 read-only, -1 not registered",
     "bookie_ledger_dir_usage": "how full the disk of each directory is, 0 to 1, by path",

@@ -7,6 +7,7 @@ import json
 import logging
 import pathlib
 import ssl
+import sys
 from typing import Any
 
 import pytest
@@ -23,8 +24,10 @@ from security_harness import (
     secure_cluster,
 )
 
+from doubles import gssapi_toy
 from doubles.certificates import Authority, Issued
 from doubles.waiting import until
+from quorumbook.auth import plugins
 from quorumbook.auth.certificate_role import roles_of
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.bookie.connections.admission import Admission
@@ -246,6 +249,10 @@ def _by(way: str, ca: Authority, good: Issued, tmp_path: Any) -> tuple[Any, Any]
         return served | roles | {"auth_plugin": way}, lambda name: {
             "tls": client_tls(ca, ca.issue(name, unit=f"0:{name}"))
         }
+    if way == "sasl-kerberos":
+        return {"auth_plugin": way, "auth_settings": "allowed=one|two"}, lambda name: {
+            "auth_plugin": way, "auth_settings": f"principal={name}"
+        }  # fmt: skip
 
     def secrets(file: str, *names: str) -> dict[str, str]:
         path = tmp_path / file
@@ -256,11 +263,22 @@ def _by(way: str, ca: Authority, good: Issued, tmp_path: Any) -> tuple[Any, Any]
     return secrets("known", "one", "two"), lambda name: secrets(name, name)
 
 
-@pytest.mark.parametrize("way", ["shared-secret", "sasl-digest-md5", "certificate-role"])
+def _ways() -> list[str]:
+    return ["shared-secret", "sasl-digest-md5", "sasl-kerberos", "certificate-role"]
+
+
+def test_every_way_to_authenticate_that_ships_is_tried_here() -> None:
+    # The one list of them.
+    assert {name for name in plugins._BUILT_IN if "." not in name} == {*_ways()}
+
+
+@pytest.mark.parametrize("way", _ways())
 async def test_the_log_names_who_begins_and_who_fences_a_ledger(
-    ca: Authority, good: Issued, tmp_path: Any, caplog: Any, way: str
+    ca: Authority, good: Issued, tmp_path: Any, caplog: Any, monkeypatch: Any, way: str
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    # As commands log unless they are told to say more.
+    caplog.set_level(logging.INFO)
+    monkeypatch.setitem(sys.modules, "gssapi", gssapi_toy)
     served, used = _by(way, ca, good, tmp_path)
     async with (
         secure_cluster(tmp_path, **served) as cluster,
@@ -271,6 +289,8 @@ async def test_the_log_names_who_begins_and_who_fences_a_ledger(
         await ledger.append(b"x")
         async with recovering.open_ledger(ledger.id):
             pass
+    assert "the connection of 127.0.0.1:" in caplog.text
+    assert " is one's" in caplog.text
     assert f"ledger {ledger.id} is begun by one at 127.0.0.1:" in caplog.text
     assert f"ledger {ledger.id} is fenced by two at 127.0.0.1:" in caplog.text
 

@@ -6,12 +6,13 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from security_harness import SOLO, secure_cluster
 
 from quorumbook.autorecovery import pages as recovery_pages
+from quorumbook.bookie.http.server import OWN_PATHS
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.uri import open_store
@@ -20,22 +21,17 @@ from quorumbook.spark.jobs import options as job_options
 from quorumbook.spark.jobs.options import IngestOptions
 
 SECRET, TOKEN, PASSWORD = "canary-of-a-secret", "canary-of-a-token", "canary-of-a-password"
-PAGES = (
-    "/heartbeat", "/is_ready", "/metrics", "/nothing", "/api/v1/bookie/state/readonly",
-    "/api/v1/bookie/gc", "/api/v1/bookie/gc_details", "/api/v1/bookie/gc_plan",
-    "/api/v1/bookie/gc_logs", "/api/v1/bookie/gc_hold", "/api/v1/bookie/scrub",
-    "/api/v1/bookie/slow", "/api/v1/bookie/options", "/api/v1/bookie/storage",
-    "/api/v1/bookie/info", "/api/v1/bookie/state", "/api/v1/bookie/list_disk_file",
-    "/api/v1/bookie/directories", "/api/v1/background_io", "/api/v1/autorecovery/status",
-    "/api/v1/autorecovery/who_is_auditor", "/api/v1/autorecovery/list_under_replicated_ledger",
-    "/api/v1/autorecovery/lost_bookie_recovery_delay",
-)  # fmt: skip
 
 
-def _requests() -> Iterator[str]:
+def _paths(pages: Iterable[str]) -> list[str]:
+    """Return every path that a server has, by its own table, and one that it has not."""
+    return sorted({*OWN_PATHS, "/nothing", *(page.partition(" ")[2] for page in pages)})
+
+
+def _requests(paths: Iterable[str]) -> Iterator[str]:
     """Yield requests that are answered, and such as are refused in every way."""
     good = f"Authorization: Bearer {TOKEN}\r\n"
-    for page in PAGES:
+    for page in paths:
         for method in ("GET", "PUT", "DELETE", "HEAD"):
             for header in ("", good, f"Authorization: Bearer {TOKEN}x\r\n", f"{good}Origin: x\r\n"):
                 yield f"{method} {page} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n"
@@ -68,10 +64,14 @@ async def test_no_answer_over_http_and_no_log_of_it_has_a_secret(
             await ledger.append(b"x")
         store = await open_store(cluster.uri)
         recovery = recovery_pages.RecoveryPages(store)
-        cluster.bookie.pages[recovery_pages.ROOT] = recovery.answer
+        pages = cluster.bookie.pages
+        pages |= dict.fromkeys(recovery_pages.PAGES, recovery.answer)
+        paths = _paths(pages)
+        assert {"/metrics", "/api/v1/bookie/last_log_mark", "/api/v1/bookie/gc/resume_compaction",
+                "/api/v1/autorecovery/trigger_audit"} < set(paths)  # fmt: skip
         port = cluster.bookie.http_port
         assert port is not None
-        said = [await _ask(port, request) for request in _requests()]
+        said = [await _ask(port, request) for request in _requests(paths)]
         # What an object prints is looked at wherever it is.
         said.append(repr(cluster.bookie._options))
         recovery.close()

@@ -84,6 +84,34 @@ async def test_what_a_process_starts_has_no_secret_in_its_command_line(
     assert told.text("metadata.uri") == call.metadata_uri
 
 
+def test_what_spark_is_started_with_has_no_secret_in_its_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    # Both are Spark's and Java's in name only: the first keeps its words, and ends.
+    for name, script in (
+        ("spark-submit", f'printf \'%s\\0\' "$0" "$@" > {tmp_path}/words; exit 1'),
+        ("java", "echo 'openjdk version \"17.0.1\"' >&2"),
+    ):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("QUORUMBOOK_", "PYSPARK_"))},
+        "SPARK_HOME": str(tmp_path), "JAVA_HOME": str(tmp_path),
+    }  # fmt: skip
+    uri = f"sqlite:///{tmp_path}/{PLACE}.db"
+    words = ["spark", "register", "a", "--metadata", uri, "--set", f"client.auth_settings={SECRET}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "quorumbook", *words], cwd=tmp_path, env=environment,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    started = (tmp_path / "words").read_text().split("\0")
+    assert "spark.sql.session.timeZone=UTC" in started, done.stderr
+    for secret in (SECRET, PLACE):
+        assert secret not in "\0".join(started)
+
+
 def _other(option: Option) -> str:
     """Return a value that is not the option's default, as people write it."""
     if option.choices:

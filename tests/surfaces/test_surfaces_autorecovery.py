@@ -85,7 +85,16 @@ def test_the_peers_pages_are_there(quorumbook, recovery):
         assert page(f"{delay}?seconds=soon", "PUT")[0] == 400
         assert recovery("delay", "0") == {"lost_bookie_delay_s": 0}
         assert page("/list_under_replicated_ledger") == (200, [])
-        assert page("/nothing")[0] == 404
+        assert ask(http, f"{root}/trigger_audit")[0] == 405
+        for path in (root, f"{root}/nothing"):
+            status, text = ask(http, path)
+            assert status == 404
+            named = text.removeprefix("there are ").strip().split(", ")
+            assert {f"{root}/status", f"PUT {root}/trigger_audit", "/is_ready"} < set(named)
+        for path in named:
+            if not path.startswith("PUT "):
+                assert ask(http, path)[0] == 200, path
+                assert ask(http, path, "HEAD") == (200, ""), path
 
 
 def test_a_bookie_runs_auto_recovery_beside_it_if_told_so(quorumbook, recovery, tmp_path):

@@ -25,6 +25,13 @@ from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
 
 ROOT = "/api/v1/autorecovery"
+PAGES = (
+    f"GET {ROOT}/status", f"PUT {ROOT}/status",
+    f"GET {ROOT}/who_is_auditor",
+    f"GET {ROOT}/list_under_replicated_ledger",
+    f"PUT {ROOT}/trigger_audit",
+    f"GET {ROOT}/lost_bookie_recovery_delay", f"PUT {ROOT}/lost_bookie_recovery_delay",
+)  # fmt: skip
 #: A queue of a hundred thousand ledgers is not for a page; the command lists it whole.
 _LISTED = 1000
 

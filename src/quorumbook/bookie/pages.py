@@ -15,7 +15,7 @@ from quorumbook.storage.collection.collector import Collector
 
 #: What takes a token at a server that does not listen on loopback alone: it makes a bookie work
 #: hard, or tells of its inside.
-GUARDED = (*collection.COSTLY, slow.ROOT, inside.OPTIONS)
+GUARDED = (*collection.COSTLY, slow.PATH, inside.OPTIONS)
 _NOT_STARTED = 503, {"error": "the bookie is not started"}
 
 
@@ -45,7 +45,7 @@ class Paged(Protocol):
 
 
 def pages_of(bookie: Paged, env: Env) -> dict[str, Page]:
-    """Return the pages of a bookie by the path below which each answers; longer paths first."""
+    """Return the pages of a bookie by the method and path that each answers."""
 
     async def gc(method: str, target: str, body: Body) -> tuple[int, object]:
         if bookie.collector is None:
@@ -68,11 +68,11 @@ def pages_of(bookie: Paged, env: Env) -> dict[str, Page]:
         return await bookie.parts.inside.answer(method, target, body)
 
     return {
-        collection.ROOT: gc,
-        scrub.ROOT: scrubbing,
-        read_only.ROOT: bookie.operators_word.answer,
-        directories.ROOT: of_directories,
-        background_io.ROOT: partial(background_io.answer, env.background),
-        slow.ROOT: partial(slow.answer, env, bookie.metrics.slow),
-        **dict.fromkeys(inside.ROOTS, of_inside),
+        **dict.fromkeys(collection.PAGES, gc),
+        **dict.fromkeys(scrub.PAGES, scrubbing),
+        **dict.fromkeys(read_only.PAGES, bookie.operators_word.answer),
+        **dict.fromkeys(directories.PAGES, of_directories),
+        **dict.fromkeys(background_io.PAGES, partial(background_io.answer, env.background)),
+        **dict.fromkeys(slow.PAGES, partial(slow.answer, env, bookie.metrics.slow)),
+        **dict.fromkeys(inside.PAGES, of_inside),
     }

@@ -31,7 +31,8 @@ from quorumbook.storage.directories import places
 
 _log = logger("bookie")
 T = TypeVar("T")
-ROOT = "/api/v1/bookie/state/readonly"
+_PATH = "/api/v1/bookie/state/readonly"
+PAGES = (f"GET {_PATH}", f"PUT {_PATH}")
 _NAME = "READ_ONLY"
 
 
@@ -71,7 +72,7 @@ class OperatorsWord:
             await self._take(note)
 
     async def answer(self, method: str, target: str, body: Body) -> tuple[int, object]:
-        """Return status and body for ``ROOT``."""
+        """Return status and body for ``PAGES``."""
         wanted = parse_qs(target.partition("?")[2])
         if method == "PUT":
             # The peer's body, or parameters of ours.

@@ -406,6 +406,7 @@ class Bookie:
             self.metrics.families(now_ns, statistics),
             budget_families(self._env.background),
             serving.directories.families() if serving is not None else (),
+            self._http.families() if self._http is not None else (),
             self.further_families(),
         )
 

@@ -26,7 +26,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from quorumbook.client.options import NewLedgerOptions
 from quorumbook.config.peer_conf import PeerConf
@@ -178,22 +178,15 @@ def load(
     settings = {option.key: Setting(option, option.default, "default") for option in OPTIONS}
     warnings: list[str] = []
     if peer_file is not None:
-        conf = PeerConf(Properties(peer_file, variables))
-        _read_peer_file(settings, conf, warnings, distrust_of(os.stat(peer_file)))
+        properties = Properties(peer_file, variables)
+        distrust = distrust_of(properties.status)
+        _read_peer_file(settings, PeerConf(properties), warnings, distrust)
     path = file or variables.get(FILE_VARIABLE)
     if path is not None:
         _read_file(settings, path, foreign if file else "")
-    elif not os.path.exists(DEFAULT_FILE):
-        # One that not everybody may read is for those who may.
-        if os.access(SYSTEM_FILE, os.R_OK):
-            _read_file(settings, SYSTEM_FILE)
-    elif distrust := distrust_of(os.stat(DEFAULT_FILE)):
-        _log.warning(
-            "%s is ignored: %s; to use it all the same, give --config %s",
-            os.path.abspath(DEFAULT_FILE), distrust, DEFAULT_FILE,
-        )  # fmt: skip
-    else:
-        _read_file(settings, DEFAULT_FILE)
+    # One that not everybody may read is for those who may.
+    elif not _read_default_file(settings) and os.access(SYSTEM_FILE, os.R_OK):
+        _read_file(settings, SYSTEM_FILE)
     _read_environment(settings, variables)
     for override in overrides:
         key, equals, raw = override.partition("=")
@@ -216,17 +209,57 @@ def check(settings: Settings) -> None:
         raise ConfigError("tls.require needs tls.enabled")
 
 
+def _read_default_file(settings: dict[str, Setting]) -> bool:
+    """Read the file in the working directory, unless others can change it; tell if it is there."""
+    try:
+        # Without O_NONBLOCK somebody's named pipe would hold us up.
+        with open(DEFAULT_FILE, "rb", opener=_open_without_waiting) as file:
+            # What was opened is judged and read: by now another file may have its name.
+            distrust = distrust_of(os.fstat(file.fileno()))
+            if not distrust:
+                _take_file(settings, DEFAULT_FILE, file, distrust)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        distrust = _distrust_of_unreadable(DEFAULT_FILE)
+        if not distrust:
+            raise ConfigError(f"{DEFAULT_FILE} cannot be read: {error.strerror}") from None
+    if distrust:
+        _log.warning(
+            "%s is ignored: %s; to use it all the same, give --config %s",
+            os.path.abspath(DEFAULT_FILE), distrust, DEFAULT_FILE,
+        )  # fmt: skip
+    return True
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _distrust_of_unreadable(path: str) -> str:
+    """Say why a file that cannot be opened is none of ours; "" if it is ours."""
+    try:
+        return distrust_of(os.stat(path))
+    except OSError:
+        return ""
+
+
 def _read_file(settings: dict[str, Setting], path: str, foreign: str = "") -> None:
     try:
         with open(path, "rb") as file:
             distrust = foreign or distrust_of(os.fstat(file.fileno()))
-            tables = tomllib.load(file)
+            _take_file(settings, path, file, distrust)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _take_file(settings: dict[str, Setting], path: str, file: BinaryIO, distrust: str) -> None:
+    try:
+        tables = tomllib.load(file)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not valid TOML: it is not UTF-8 text") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     source = f"file {path}"
     for name, content in tables.items():
         if not isinstance(content, dict):

@@ -52,6 +52,8 @@ class Properties:
         self._properties: dict[str, Property] = {}
         try:
             with open(path, encoding="iso-8859-1") as file:
+                #: Of the file that was read, whatever has its name by now.
+                self.status = os.fstat(file.fileno())
                 text = file.read()
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

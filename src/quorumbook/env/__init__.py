@@ -31,7 +31,7 @@ from quorumbook.env.interfaces import (
     Turns,
     Worker,
 )
-from quorumbook.env.log import Complaint, SparseLines, logger
+from quorumbook.env.log import Complaint, Recurrence, SparseLines, logger
 from quorumbook.env.machine import (
     RealClock,
     RealNetwork,
@@ -57,6 +57,7 @@ __all__ = [
     "RealNetwork",
     "RealPrograms",
     "RealThreads",
+    "Recurrence",
     "SparseLines",
     "Threads",
     "TlsContexts",

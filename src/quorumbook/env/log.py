@@ -69,6 +69,23 @@ class Complaint:
             self._log.warning("%s", text)
 
 
+class Recurrence:
+    """Counts what is worth a line, and has it said at once, then every 10 s with its number."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+        self._unsaid = 0
+
+    def due(self, now_ns: int) -> int:
+        """Count one more; return how many are to be said now, 0 if they have to wait."""
+        self._unsaid += 1
+        if now_ns < self._next_ns:
+            return 0
+        self._next_ns = now_ns + _AGAIN_AFTER_NS
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid
+
+
 class SparseLines:
     """Says what clients may cause a hundred thousand times a minute: some in a second, all counted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import resource
 import socket
@@ -18,6 +19,9 @@ from quorumbook.env.forks import sever_in_children
 from quorumbook.env.interfaces import T, Turns, Worker
 from quorumbook.env.tls_transport import TlsTransport
 
+#: Connections that wait to be accepted, all of which uvloop accepts in one turn of the loop, and
+#: how many asyncio does.
+_WAITING_FOR_ACCEPT, _ACCEPTED_IN_A_TURN = 128, 4
 #: No process of ours needs more.
 _DESCRIPTORS_MAX = 1 << 20
 #: A peer that is gone without a word is noticed after idle time plus as many probes.
@@ -184,10 +188,17 @@ class RealNetwork:
         self, host: str, port: int, factory: Callable[[], asyncio.Protocol]
     ) -> asyncio.Server:
         """Accept connections."""
-        server = await asyncio.get_running_loop().create_server(factory, host, port)
+        # asyncio accepts so many in a turn, before the first of them is looked at: each has a
+        # descriptor until it is turned away, and a burst of 100 took those of the storage.
+        server = await asyncio.get_running_loop().create_server(
+            factory, host, port, backlog=_ACCEPTED_IN_A_TURN
+        )
         for each in server.sockets:
             # Connections have what the socket has that they came in by.
             _keep_alive(each)
+            # Those that wait to be accepted are the kernel's, and take nothing of ours.
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(_WAITING_FOR_ACCEPT)
         return server
 
     async def connect(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
+import pytest
 from bookie_harness import RawClient, ask_http, cluster, real_bookie, v2_adds
 
 from doubles.waiting import until
+from quorumbook.bookie.http.server import OWN_PATHS
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.config import OPTIONS
 from quorumbook.errors import (
@@ -61,8 +64,6 @@ async def test_health_and_metrics_are_served_on_loopback(tmp_path: Path) -> None
         assert any(line.startswith("bookie_ledger_dir_usage{path=") for line in lines)
         status, text = await ask_http(port, "GET /nothing HTTP/1.1\r\n\r\n")
         assert status == 404
-        there = text.removeprefix("there are ").strip().split(", ")
-        assert {"/heartbeat", "/metrics", *bookie.pages} <= set(there)
         assert (await ask_http(port, "DELETE /metrics HTTP/1.1\r\n\r\n"))[0] == 405
         assert (await ask_http(port, "rubbish\r\n\r\n"))[0] == 400
         assert (await ask_http(port, "G" * 9000))[0] == 400
@@ -109,9 +110,47 @@ async def test_who_asks_for_what_there_is_not_is_told_of_every_page_that_there_i
         status, text = await ask_http(bookie.http_port, "GET /nonsense HTTP/1.1\r\n\r\n")
         assert status == 404
         named = text.removeprefix("there are ").strip().split(", ")
-        assert set(named) == {"/heartbeat", "/is_ready", "/metrics", *bookie.pages}
-        for path in named:
-            assert (await ask_http(bookie.http_port, f"GET {path} HTTP/1.1\r\n\r\n"))[0] == 200
+        looked_at = {path for path in named if not path.startswith("PUT ")}
+        assert len(named) == len(set(named))
+        assert looked_at == {*OWN_PATHS, *(
+            page.removeprefix("GET ") for page in bookie.pages if page.startswith("GET ")
+        )}  # fmt: skip
+        assert {path.removeprefix("PUT ") for path in named} == {*OWN_PATHS, *(
+            page.partition(" ")[2] for page in bookie.pages
+        )}  # fmt: skip
+        for path in looked_at:
+            request = f"{path} HTTP/1.1\r\n\r\n"
+            assert (await ask_http(bookie.http_port, f"GET {request}"))[0] == 200, path
+            # Headers alone.
+            assert await ask_http(bookie.http_port, f"HEAD {request}") == (200, ""), path
+        for path in set(named) - looked_at:
+            for method in ("GET", "HEAD"):
+                request = f"{method} {path.removeprefix('PUT ')} HTTP/1.1\r\n\r\n"
+                # There is something, only not to be looked at.
+                assert (await ask_http(bookie.http_port, request))[0] == 405, path
+        for method in ("PUT", "HEAD", "DELETE"):
+            request = f"{method} /api/v1/bookie/gc/nonsense HTTP/1.1\r\n\r\n"
+            assert (await ask_http(bookie.http_port, request))[0] == 404
+
+
+async def test_connections_over_the_limit_of_http_are_cut_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        port = bookie.http_port
+        assert port is not None
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(64)]
+        for reader, _ in silent[:3]:
+            text = (await ask_http(port, "GET /metrics HTTP/1.1\r\n\r\n"))[1]
+            # The oldest has gone for this request.
+            assert await reader.read() == b""
+            silent.append(await asyncio.open_connection("127.0.0.1", port))
+        assert "http_connections_cut 3.0" in text.splitlines()
+        for _, writer in silent:
+            writer.close()
+    said = [line for line in caplog.messages if "to the HTTP port cut" in line]
+    assert len(said) == 1  # one line in ten seconds
+    assert said[0].startswith("1 connections to the HTTP port cut, the last of 127.0.0.1:")
 
 
 async def test_a_bookie_that_cannot_be_found_is_not_ready(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from quorumbook.autorecovery.pages import ROOT, RecoveryPages
 from quorumbook.bookie.http.access import HttpAccess, is_loopback_only
 from quorumbook.bookie.options import HttpOptions
 from quorumbook.cli.main import root
+from quorumbook.config import OPTIONS, Kind
 from quorumbook.env.log import logger
 from quorumbook.errors import ConfigError
 from quorumbook.metadata.nodes import create_with_parents
@@ -305,6 +308,32 @@ async def test_a_bad_number_is_a_bad_request(
         length = f"GET /api/v1/bookie/gc HTTP/1.1\r\nContent-Length: {number}\r\n\r\n"
         assert (await ask_http(bookie.http_port, length))[0] in (200, 400)
     assert "Traceback" not in caplog.text
+
+
+async def test_no_request_gives_an_option_that_names_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, ran = tmp_path / "script", tmp_path / "ran"
+    script.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    script.chmod(0o755)
+    (tmp_path / "code_of_strangers.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [o.key for o in OPTIONS if o.kind in (Kind.PLUG_IN, Kind.PROGRAM)]
+    assert len(names) == 4
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        # What it was made with is shown nowhere else as a whole.
+        port, before = bookie.http_port, repr(bookie._options)
+        assert port is not None
+        for name in names:
+            value = str(script) if name.endswith("script") else "code_of_strangers:Run"
+            body = json.dumps({name: value})
+            for page in (*bookie.pages, "PUT /api/v1/bookie/options"):
+                for path, sent in ((f"{page}?{name}={value}", ""), (page, body)):
+                    head = f"{path} HTTP/1.1\r\nContent-Length: {len(sent)}\r\n\r\n"
+                    assert (await ask_http(port, head + sent))[0] != 500, path
+        assert repr(bookie._options) == before  # as above
+    assert not ran.exists()
+    assert "code_of_strangers" not in sys.modules
 
 
 async def test_what_others_send_writes_no_lines_of_a_log(

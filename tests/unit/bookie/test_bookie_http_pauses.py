@@ -21,8 +21,11 @@ class Server:
     def take(self, connection: Any) -> None:
         self.connections[connection] = None
 
-    def page(self, _target: str) -> None:
+    def page(self, _method: str, _target: str) -> None:
         return None
+
+    def methods(self, _path: str) -> list[str]:
+        return ["GET"]
 
     def respond(self, _target: str) -> tuple[int, str, bytes]:
         return 200, "text/plain", b"alive"

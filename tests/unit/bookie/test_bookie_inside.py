@@ -54,9 +54,10 @@ async def test_what_a_bookie_is_made_of_under_the_peers_names(tmp_path: Path) ->
             assert await get(bookie, "state") == running
             await bookie.operators_word.set("a test")
             assert (await get(bookie, "state"))["readOnly"] is True
-            for request in ("PUT /api/v1/bookie/info", "GET /api/v1/bookie/state/other"):
-                port = bookie.http_port
-                assert (await ask_http(port or 0, f"{request} HTTP/1.1\r\n\r\n"))[0] == 404
+            port = bookie.http_port or 0
+            for request, status in (("PUT", "info"), 405), (("GET", "state/other"), 404):
+                line = f"{request[0]} /api/v1/bookie/{request[1]} HTTP/1.1\r\n\r\n"
+                assert (await ask_http(port, line))[0] == status
 
 
 async def test_s100_options_that_differ_are_told_and_where_secrets_are_is_not(

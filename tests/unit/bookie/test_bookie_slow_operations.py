@@ -181,5 +181,5 @@ async def _look(bookie: Bookie, ledger_id: int) -> None:
     assert {row["kind"] for row in json.loads(result.stdout)} == {"sync"}
     shown = await asyncio.to_thread(CliRunner().invoke, root, words)
     assert "journal sync" in shown.stdout
-    for request in ("PUT /api/v1/bookie/slow", "GET /api/v1/bookie/slowly"):
-        assert (await ask_http(bookie.http_port, f"{request} HTTP/1.1\r\n\r\n"))[0] == 404
+    for request, code in (("PUT /api/v1/bookie/slow", 405), ("GET /api/v1/bookie/slowly", 404)):
+        assert (await ask_http(bookie.http_port, f"{request} HTTP/1.1\r\n\r\n"))[0] == code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import os
 import sys
@@ -12,6 +13,8 @@ import pytest
 from quorumbook.auth.plugins import load_bookie_plugin, load_client_plugin
 from quorumbook.config import OPTIONS, Kind, load, trust
 from quorumbook.errors import ConfigError
+from quorumbook.metadata.uri import open_store, parse_uri
+from quorumbook.streams.metadata import address as streams_address
 
 #: Each option that can name code, with a value that does.
 CODE = {
@@ -87,6 +90,55 @@ def test_a_file_in_the_working_directory_that_others_can_change_is_ignored_and_s
     assert "give --config quorumbook.toml" in caplog.text
 
 
+def test_the_file_that_was_judged_is_the_one_that_is_read(tmp_path, monkeypatch, caplog):
+    """Whoever may write to the directory swaps the file while it is looked at."""
+    path = tmp_path / "quorumbook.toml"
+    write(path, "client.auth_settings", "/home/me/secret")
+    module = sys.modules["quorumbook.config.load"]
+    judge = trust.distrust_of
+
+    def swapped(found):
+        other = tmp_path / "other"
+        write(other, "client.auth_settings", "/tmp/stranger")
+        other.rename(path)
+        return judge(found)
+
+    monkeypatch.setattr(module, "distrust_of", swapped)
+    assert load(environment={}).text("client.auth_settings") == "/home/me/secret"
+    write(path, "client.auth_settings", "/home/me/secret")
+    path.chmod(0o646)
+    assert load(environment={})["client.auth_settings"].is_default
+    assert f"{path} is ignored: everybody may write to it" in caplog.text
+    peer_file = tmp_path / "bk_server.conf"
+    peer_file.write_text("networkTopologyScriptFileName=/bin/true\n")
+    peer_file.chmod(0o646)
+    with pytest.raises(ConfigError, match="everybody may write to it"):
+        load(peer_file=str(peer_file), environment={})
+
+
+def test_a_file_of_somebody_else_that_cannot_be_opened_is_ignored(tmp_path, monkeypatch, caplog):
+    path = tmp_path / "quorumbook.toml"
+    write(path, "client.auth_settings", "/home/me/secret")
+    monkeypatch.setattr(os, "open", lambda *_: os.stat(tmp_path / "nothing"))
+    assert load(environment={})["client.auth_settings"].is_default
+    assert "ignored" not in caplog.text
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match="cannot be read: Permission denied"):
+        load(environment={})
+    give_away(monkeypatch, path, *OPEN["to its owner"])
+    assert load(environment={})["client.auth_settings"].is_default
+    assert "is ignored: it belongs to another user" in caplog.text
+
+
+def test_a_named_pipe_in_the_working_directory_holds_nobody_up(tmp_path):
+    os.mkfifo(tmp_path / "quorumbook.toml", 0o600)
+    assert load(environment={})["client.auth_settings"].is_default
+
+
 def test_what_names_no_code_may_come_from_a_named_file_of_somebody_else(tmp_path, monkeypatch):
     path = tmp_path / "given.toml"
     write(path, "client.auth_plugin", "shared-secret")
@@ -103,6 +155,23 @@ def test_somebody_foreign_names_no_code_by_option_or_file(tmp_path, key):
         with pytest.raises(ConfigError, match=f"{key}: .*refused from here: an option of Spark"):
             load(**source, **said)
     assert load(environment={"QUORUMBOOK_CONFIG": str(path)}, foreign="x").text(key) == CODE[key]
+
+
+@pytest.mark.parametrize("key", CODE)
+def test_a_uri_of_metadata_or_streams_names_no_code(key):
+    said = f"{key}={CODE[key]}"
+    for store in ("zk://h:2181/ledgers", "zk+flat://h/ledgers?chroot=/a", "etcd://h/ledgers"):
+        uri = f"{store}{'&' if '?' in store else '?'}{said}"
+        # A stream's namespace may stand behind it.
+        for address in (uri, f"{uri}#/streams"):
+            store_uri = streams_address.parse_address(address).metadata_uri
+            with pytest.raises(ConfigError, match=f"'{key}' is (unknown|not known here)"):
+                asyncio.run(open_store(store_uri))
+    # These have no options: it is part of a name.
+    assert parse_uri(f"memory://a?{key}=os:system").location == f"a?{key}=os:system"
+    assert parse_uri(f"sqlite:///a?{said}").location == f"a?{said}"
+    peer_form = streams_address.parse_address(f"distributedlog://h:1/a?{said}")
+    assert (peer_form.metadata_uri, peer_form.path) == ("zk://h:1/ledgers", f"/a?{said}")
 
 
 def test_a_group_without_other_members_is_nobody_else(monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -60,3 +62,28 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] >= 500
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["500"] * 3
+
+
+async def test_a_burst_waits_at_the_kernel_and_is_accepted_a_few_at_a_time() -> None:
+    made: list[int] = []
+
+    class Kept(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport.get_extra_info("socket").fileno())
+
+    server = await RealNetwork().listen("127.0.0.1", 0, Kept)
+    address = server.sockets[0].getsockname()
+    with contextlib.ExitStack() as stack:
+        burst = [stack.enter_context(socket.socket()) for _ in range(200)]
+        for each in burst:
+            each.setblocking(False)
+            each.connect_ex(address)
+        # The loop has not turned since; whoever had no place in the queue would try again later.
+        assert len(select.select([], burst, [], 0)[1]) == len(burst)
+        before = 0
+        while len(made) < len(burst):
+            await asyncio.sleep(0)
+            assert len(made) - before <= 5
+            before = len(made)
+    server.close()
+    await server.wait_closed()

@@ -22,10 +22,9 @@ from quorumbook.bookie.connections.limits import Places, limits_within
 from quorumbook.bookie.connections.loop_turns import Departures, Outbox, TurnQueue
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.env import Env, logger, patience
+from quorumbook.env import Env, Recurrence, logger, patience
 
 _log = logger("bookie.connection")
-_REFUSALS_EVERY_NS = 10 * 1_000_000_000
 _CHECKED_IN_A_TURN = 500
 #: Where begun frames are too many, such a part of their limit is made room.
 _PARTIAL_ROOM_SHARE = 64
@@ -35,21 +34,18 @@ class Refusals:
     """Says that connections find no place, without a line for each of them."""
 
     def __init__(self) -> None:
-        self._next_ns = 0
-        self._unsaid = 0
+        self._recurrence = Recurrence()
 
     def note(self, peer: str, places: Places[BookieConnection], now_ns: int) -> None:
         """Count one more."""
-        self._unsaid += 1
-        if now_ns >= self._next_ns:
-            self._next_ns = now_ns + _REFUSALS_EVERY_NS
+        unsaid = self._recurrence.due(now_ns)
+        if unsaid:
             _log.warning(
                 "%d connections refused or cut, the last of %s: there are %d (%d of them have "
                 "asked nothing yet), and at most %d (%d), %d of one address, may be there",
-                self._unsaid, peer, len(places), places.unproven_count,
+                unsaid, peer, len(places), places.unproven_count,
                 places.limits.in_all, places.limits.unproven, places.limits.by_address,
             )  # fmt: skip
-            self._unsaid = 0
 
 
 class Connections:

@@ -11,16 +11,14 @@ from urllib.parse import parse_qs
 from quorumbook.bookie.http.server import Body, whole_number
 from quorumbook.env import Budget
 
-ROOT = "/api/v1/background_io"
+PATH = "/api/v1/background_io"
+PAGES = (f"GET {PATH}", f"PUT {PATH}")
 
 
 async def answer(budget: Budget, method: str, target: str, _body: Body) -> tuple[int, object]:
     """Return status and body."""
-    path, _, query = target.partition("?")
-    if path.rstrip("/") != ROOT:
-        return 404, {"error": f"there is no {method} {path}"}
     if method == "PUT":
-        rate = parse_qs(query).get("rate_bytes", [""])[0]
+        rate = parse_qs(target.partition("?")[2]).get("rate_bytes", [""])[0]
         budget.rate_bytes = whole_number(rate, "rate_bytes")
     return 200, {
         "rate_bytes": budget.rate_bytes,

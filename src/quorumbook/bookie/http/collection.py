@@ -27,6 +27,12 @@ from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.gc.decisions import fate
 
 ROOT = "/api/v1/bookie/gc"
+PAGES = (
+    f"GET {ROOT}", f"PUT {ROOT}",
+    f"GET {ROOT}_details", f"GET {ROOT}_plan", f"GET {ROOT}_logs",
+    f"GET {ROOT}_hold", f"PUT {ROOT}_hold",
+    f"PUT {ROOT}/suspend_compaction", f"PUT {ROOT}/resume_compaction",
+)  # fmt: skip
 #: These read the whole index.
 COSTLY = (f"{ROOT}_plan", f"{ROOT}_logs")
 _BUSY = {"error": "this bookie reads its index for somebody else; ask again when that is done"}

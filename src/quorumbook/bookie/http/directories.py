@@ -18,7 +18,7 @@ from quorumbook.bookie.http.server import Body
 from quorumbook.metric_texts import text_of
 from quorumbook.storage.store import LedgerStorage
 
-ROOT = "/api/v1/bookie/directories"
+PAGES = ("GET /api/v1/bookie/directories",)
 _GAUGES = ("total_bytes", "free_bytes")
 
 
@@ -63,10 +63,8 @@ class DirectoryPages:
             found.append(DirectoryState(path, use, total, free, syncs, sync_ns))
         return found
 
-    async def answer(self, method: str, target: str, _body: Body) -> tuple[int, object]:
+    async def answer(self, _method: str, _target: str, _body: Body) -> tuple[int, object]:
         """Return status and body."""
-        if method != "GET":
-            return 404, {"error": f"there is no {method} {target}"}
         return 200, [state.row() for state in self.states()]
 
     def families(self) -> Iterable[Metric]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from quorumbook.bookie.options import BookieOptions
     from quorumbook.storage.store import LedgerStorage
 
-ROOTS = tuple(
-    f"/api/v1/bookie/{name}"
+PAGES = tuple(
+    f"GET /api/v1/bookie/{name}"
     for name in ("info", "state", "last_log_mark", "list_disk_file", "storage", "options")
 )
 OPTIONS = "/api/v1/bookie/options"
@@ -70,8 +70,6 @@ class InsidePages:
     async def answer(self, method: str, target: str, _body: Body) -> tuple[int, object]:
         """Return status and body."""
         path, _, query = target.partition("?")
-        if method != "GET":
-            return 404, {"error": f"there is no {method} {path}"}
         match path.rstrip("/").rpartition("/")[2]:
             case "info":
                 disks = self._disks

@@ -11,14 +11,12 @@ from dataclasses import asdict
 from quorumbook.bookie.http.server import Body
 from quorumbook.bookie.membership.healing import Healing
 
-ROOT = "/api/v1/bookie/scrub"
+PATH = "/api/v1/bookie/scrub"
+PAGES = (f"GET {PATH}", f"PUT {PATH}")
 
 
-async def answer(healing: Healing, method: str, target: str, _body: Body) -> tuple[int, object]:
+async def answer(healing: Healing, method: str, _target: str, _body: Body) -> tuple[int, object]:
     """Return status and body."""
-    path = target.partition("?")[0]
-    if path.rstrip("/") != ROOT:
-        return 404, {"error": f"there is no {method} {path}"}
     if method == "PUT":
         healing.scrubber.trigger()
     progress = asdict(await healing.scrubber.progress())

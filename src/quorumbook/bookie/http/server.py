@@ -1,8 +1,12 @@
-"""Health and metrics over HTTP, and the pages of other modules below their roots.
+"""Health and metrics over HTTP, and the pages of other modules.
 
-    /heartbeat    "OK": the process and its event loop live
-    /is_ready     "OK" when the bookie serves and is registered, else 503
-    /metrics      the Prometheus text format
+    /heartbeat                 "OK": the process and its event loop live
+    /is_ready                  "OK" when the bookie serves and is registered, else 503
+    /api/v1/bookie/is_ready    the same under the peer's path
+    /metrics                   the Prometheus text format
+
+A page is there under exactly the method and path of its key in the table of pages, so whatever is
+served is named by the 404 of everything else.  HEAD is answered where GET is.
 
 It runs on the bookie's own event loop, so that it reads the counters where they are written and
 stops answering when the loop does.  One request a connection; it listens on loopback unless told
@@ -14,15 +18,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, cast
 
+from prometheus_client.core import CounterMetricFamily, Metric
+
 from quorumbook.bookie.http.access import HttpAccess, Refusal, is_loopback_only
 from quorumbook.bookie.http.metrics_text import MetricsText
-from quorumbook.env import Env, logger, patience
+from quorumbook.env import Env, Recurrence, logger, patience
 from quorumbook.env.redaction import redacted_query
 from quorumbook.errors import ConfigError
+from quorumbook.metric_texts import text_of
 
 _log = logger("bookie.http")
 _HEAD_BYTES_MAX = 8192
@@ -46,8 +53,10 @@ _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\ncontent-length:[ \t]*([^\r\n]*)", re.IGNORECASE)
 #: The fields of the JSON object in a request's body; the texts that the peer makes of values.
 Body: TypeAlias = Mapping[str, str]
-#: Takes method, target and body, returns status and what becomes JSON.
+#: Takes method (GET also for HEAD), target and body, returns status and what becomes JSON.
 Page: TypeAlias = Callable[[str, str, Body], Awaitable[tuple[int, object]]]
+#: What every server has beside the pages of others.
+OWN_PATHS = ("/heartbeat", "/is_ready", "/api/v1/bookie/is_ready", "/metrics")
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _CHALLENGE = "WWW-Authenticate: Bearer\r\n"
 _NUMBER_MAX = 2**63 - 1
@@ -67,6 +76,15 @@ def whole_number(text: str, name: str) -> int:
     if len(text) <= 19 and text.isascii() and text.isdigit() and int(text) <= _NUMBER_MAX:
         return int(text)
     raise BadHttpRequestError(f"{name} must be a number from 0 to {_NUMBER_MAX}, not {text!r:.40}")
+
+
+def _path_of(target: str) -> str:
+    return target.partition("?")[0].rstrip("/")
+
+
+def _as_get(method: str) -> str:
+    """Return the method whose page answers: that of GET answers HEAD too."""
+    return "GET" if method == "HEAD" else method
 
 
 def _shown(target: str) -> str:
@@ -114,7 +132,7 @@ class _HttpConnection(asyncio.Protocol):
             text = json.dumps({"error": refusal.reason}).encode() + b"\n"
             self._send(method, refusal.status, _JSON, text)
             return
-        page = self._server.page(target) if method in ("GET", "PUT") else None
+        page = self._server.page(method, target)
         if page is not None:
             body = _fields(self._head)
             if body is None:
@@ -122,12 +140,14 @@ class _HttpConnection(asyncio.Protocol):
                 return
             turn = self._turn(page, method, target, body)
             self._task = asyncio.get_running_loop().create_task(turn)
-            self._may_be_cut = method == "GET"
+            self._may_be_cut = _as_get(method) == "GET"
             return
-        if method not in ("GET", "HEAD"):
-            self._send(method, 405, _TEXT, b"only GET\n")
+        path = _path_of(target)
+        methods = self._server.methods(path)
+        if methods and _as_get(method) not in methods:
+            allowed = ", ".join(methods)
+            self._send(method, 405, _TEXT, f"only {allowed}\n".encode(), f"Allow: {allowed}\r\n")
             return
-        path = target.partition("?")[0].rstrip("/")
         if path == "/metrics":
             self._waits_for_metrics = True
             self._server.metrics_text.ask(partial(self._send_metrics, method))
@@ -155,11 +175,10 @@ class _HttpConnection(asyncio.Protocol):
             _log.warning("nothing can be changed over HTTP: %s", error)
             return Refusal(503, "http.token_file cannot be used; the server's log says why")
 
-    async def _turn(self, page: Page, method: str, target: str, body: Body) -> None:
-        status, answer = 200, cast(object, None)
+    async def _turn(self, page: Page, asked: str, target: str, body: Body) -> None:
+        status, answer, method = 200, cast(object, None), _as_get(asked)
         if method != "GET":
-            host, port = self._transport.get_extra_info("peername")[:2]
-            _log.info("%s %.200s is carried out for %s:%d", method, _shown(target), host, port)
+            _log.info("%s %.200s is carried out for %s", method, _shown(target), self.peer)
         try:
             status, answer = await page(method, target, body)
         except BadHttpRequestError as error:
@@ -168,13 +187,13 @@ class _HttpConnection(asyncio.Protocol):
             _log.exception("%.200s failed", _shown(target))
             status, answer = 500, {"error": "Internal Server Error"}
         if not self._transport.is_closing():
-            self._send(method, status, _JSON, json.dumps(answer).encode() + b"\n")
+            self._send(asked, status, _JSON, json.dumps(answer).encode() + b"\n")
 
-    def _send(self, method: str, status: int, kind: str, body: bytes) -> None:
+    def _send(self, method: str, status: int, kind: str, body: bytes, more: str = "") -> None:
         head = (
             f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n"
-            f"{_CHALLENGE if status == 401 else ''}\r\n"
+            f"{_CHALLENGE if status == 401 else more}\r\n"
         ).encode("latin-1")
         self._transport.write(head if method == "HEAD" else head + body)
         self._transport.close()
@@ -185,6 +204,13 @@ class _HttpConnection(asyncio.Protocol):
             self._timer.cancel()
         if self._task is not None and self._may_be_cut:
             self._task.cancel()
+
+    @property
+    def peer(self) -> str:
+        """Where it comes from."""
+        # A connection that was reset at once has none.
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else "?"
 
     def abort(self) -> None:
         """Cut it."""
@@ -237,7 +263,7 @@ def _fields(request: bytes) -> Body | None:
 
 
 class HttpServer:
-    """The three paths, and pages.
+    """Its own paths, and pages.
 
     Args:
         env: The outside world.
@@ -245,7 +271,7 @@ class HttpServer:
         port: Where to listen; 0 takes a free one.
         is_ready: What ``/is_ready`` says.
         metrics: Renders ``/metrics``.
-        pages: Who answers GET and PUT below which path.
+        pages: Who answers which method and path, such as ``"GET /a/page"``.
         guarded: Paths that take a token where not everybody who asks is on this machine.
         access: Which requests are carried out.
     """
@@ -274,6 +300,8 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         #: Oldest first.
         self.connections: dict[_HttpConnection, None] = {}
+        self._cut = 0
+        self._cuts_log = Recurrence()
 
     async def start(self) -> None:
         """Listen.
@@ -310,8 +338,25 @@ class HttpServer:
         if len(self.connections) >= _CONNECTIONS_MAX:
             oldest = next(iter(self.connections))
             del self.connections[oldest]
+            self._note_cut(oldest)
             oldest.abort()
         self.connections[connection] = None
+
+    def _note_cut(self, connection: _HttpConnection) -> None:
+        self._cut += 1
+        unsaid = self._cuts_log.due(self._env.clock.now_ns())
+        if unsaid:
+            _log.warning(
+                "%d connections to the HTTP port cut, the last of %s: at most %d may be there, "
+                "and the oldest goes for a new one",
+                unsaid, connection.peer, _CONNECTIONS_MAX,
+            )  # fmt: skip
+
+    def families(self) -> Iterable[Metric]:
+        """Yield its own numbers."""
+        family = CounterMetricFamily("http_connections_cut", text_of("http_connections_cut"))
+        family.add_sample("http_connections_cut", {}, self._cut)
+        yield family
 
     def refusal(
         self, method: str, target: str, headers: Sequence[tuple[str, str]], reached: str
@@ -322,12 +367,18 @@ class HttpServer:
             headers,
             reached,
             on_loopback=self._is_on_loopback,
-            is_guarded=target.partition("?")[0].rstrip("/") in self._guarded,
+            is_guarded=_path_of(target) in self._guarded,
         )
 
-    def page(self, target: str) -> Page | None:
-        """Return who answers for a target, None if nobody but ``respond``."""
-        return next((self._pages[root] for root in self._pages if target.startswith(root)), None)
+    def page(self, method: str, target: str) -> Page | None:
+        """Return who answers a request, None if nobody but ``respond``."""
+        return self._pages.get(f"{_as_get(method)} {_path_of(target)}")
+
+    def methods(self, path: str) -> list[str]:
+        """Return what a path takes; nothing if it is not there."""
+        if path in OWN_PATHS:
+            return ["GET", "HEAD"]
+        return [each for each in ("GET", "HEAD", "PUT") if self.page(each, path) is not None]
 
     def respond(self, path: str) -> tuple[int, str, bytes]:
         """Return status, content type and body for any other path, without a slash at its end."""
@@ -338,5 +389,11 @@ class HttpServer:
                 if self._is_ready():
                     return 200, _TEXT, b"OK\n"
                 return 503, _TEXT, b"not ready\n"
-        paths = ["/heartbeat", "/is_ready", "/metrics", *sorted(self._pages)]
-        return 404, _TEXT, f"there are {', '.join(paths)}\n".encode()
+        return 404, _TEXT, f"there are {', '.join(self._names())}\n".encode()
+
+    def _names(self) -> list[str]:
+        """Return the paths that there are; one that cannot be looked at with what it takes."""
+        paths = sorted({page.partition(" ")[2] for page in self._pages})
+        methods = {path: self.methods(path) for path in paths}
+        shown = (path if "GET" in methods[path] else f"PUT {path}" for path in paths)
+        return [*OWN_PATHS, *shown]

@@ -26,7 +26,7 @@ from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import Writability
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.bookie.requests.access import open_ledger
+from quorumbook.bookie.requests.access import LedgerAccess
 from quorumbook.bookie.requests.ledger_gate import LedgerGate
 from quorumbook.bookie.slow_operations import Asked
 from quorumbook.env import Env, logger, patience
@@ -58,7 +58,9 @@ class Adds:
         storage: LedgerStorage,
         metrics: BookieMetrics,
         writability: Writability,
+        access: LedgerAccess,
     ) -> None:
+        self._access = access
         self._clock = env.clock
         self._delay_ns_max = int(options.max_add_delay_s * 1e9)
         self._storage = storage
@@ -174,7 +176,7 @@ class Adds:
                 return None
             if passed is not Status.OK:
                 return passed
-        handle = open_ledger(self._storage, ledger_id, add.master_key, one[0].peer)
+        handle = self._access.open(ledger_id, add.master_key, one[0].peer)
         if isinstance(handle, LedgerHandle) and not add.is_recovery:
             if handle.is_fenced:
                 return Status.FENCED

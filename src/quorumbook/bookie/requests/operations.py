@@ -15,7 +15,7 @@ from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.disks import DiskMonitor
 from quorumbook.bookie.metrics import BookieMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.bookie.requests.access import open_ledger
+from quorumbook.bookie.requests.access import LedgerAccess
 from quorumbook.bookie.requests.adds import Adds
 from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.bookie.requests.long_poll import LongPolls
@@ -63,10 +63,13 @@ class Operations:
         self._storage = storage
         self._metrics = metrics
         self._disks = disks
-        self.adds = Adds(env, options, storage, metrics, disks.writability)
+        self._access = access = LedgerAccess(env.clock, storage)
+        self.adds = Adds(env, options, storage, metrics, disks.writability, access)
         arrivals = Arrivals(options, storage)
         lookups = Lookups(storage, self._done)
-        self.reads = ReadRequests(env, options, storage, metrics, arrivals, self._fenced, lookups)
+        self.reads = ReadRequests(
+            env, options, storage, metrics, arrivals, self._fenced, lookups, access
+        )
         self.polls = LongPolls(env, options, storage, metrics, self.reads)
         self._others: dict[type[Request], Callable[[BookieConnection, Any, int], None]] = {
             WriteLAC: self._write_lac,
@@ -131,9 +134,7 @@ class Operations:
         elif not _LAC_PACKET_BYTES_MIN <= len(request.packet) <= _LAC_PACKET_BYTES_MAX:
             handle = Status.BAD_REQUEST
         else:
-            handle = open_ledger(
-                self._storage, request.ledger_id, request.master_key, connection.peer
-            )
+            handle = self._access.open(request.ledger_id, request.master_key, connection.peer)
         if isinstance(handle, Status):
             self._done("write_lac", handle, now_ns)
             connection.answer(answers.write_lac_answer(request, handle))

@@ -26,7 +26,7 @@ from functools import partial
 from quorumbook.bookie.connections.connection import READS, BookieConnection, WaitingRead
 from quorumbook.bookie.metrics import BookieMetrics, OperationMetrics
 from quorumbook.bookie.options import BookieOptions
-from quorumbook.bookie.requests.access import open_ledger
+from quorumbook.bookie.requests.access import LedgerAccess
 from quorumbook.bookie.requests.arrivals import Arrivals
 from quorumbook.bookie.requests.cached_entries import PIECE_BYTES, CachedEntries, last_confirmed
 from quorumbook.bookie.requests.lookups import Lookups
@@ -70,6 +70,7 @@ class ReadRequests:
         arrivals: Adds on their way, which may bring what a read does not find.
         on_fenced: Called with a ledger when its fence is durable.
         lookups: Carries out what is no read and has large answers.
+        access: Opens ledgers that are to be fenced.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class ReadRequests:
         arrivals: Arrivals,
         on_fenced: Callable[[LedgerId], None],
         lookups: Lookups,
+        access: LedgerAccess,
     ) -> None:
         self._lookups = lookups
+        self._access = access
         self._arrivals = arrivals
         self._clock = env.clock
         self._storage = storage
@@ -106,15 +109,13 @@ class ReadRequests:
     def fence(self, connection: BookieConnection, request: Read | BatchRead, now_ns: int) -> None:
         """Fence the ledger, and read when that is durable."""
         # An unknown ledger is fenced too: its writer's first add may still be on its way.
-        handle = open_ledger(self._storage, request.ledger_id, request.master_key, connection.peer)
+        handle = self._access.open(request.ledger_id, request.master_key, connection.peer)
         if isinstance(handle, Status):
             self._refuse(connection, request, handle, now_ns)
             return
-
         if not handle.is_fenced:
             said = ("ledger %d is fenced by %s", request.ledger_id, connection.peer)
             self._fences_log.say(now_ns, *said)
-
         # A record in the journal, as an add is.
         connection.hold_adds(0)
 

@@ -64,7 +64,7 @@ async def auto_recovery(
         running = AutoRecovery(client, options)
         stack.push_async_callback(running.stop)
         running.start()
-        yield running, {pages.ROOT: answers.answer}
+        yield running, dict.fromkeys(pages.PAGES, answers.answer)
 
 
 async def _serve(call: Call, *, is_child: bool) -> None:
@@ -81,14 +81,18 @@ async def _serve(call: Call, *, is_child: bool) -> None:
     async with contextlib.AsyncExitStack() as stack:
         running, pages = await stack.enter_async_context(auto_recovery(call, settings, env))
 
+        http: HttpServer | None = None
+
         def families() -> Iterable[Metric]:
-            return chain(running.families(), budget_families(env.background))
+            of_http = http.families() if http is not None else ()
+            return chain(running.families(), budget_families(env.background), of_http)
 
         send_metrics(families)
         row = {"name": running.name}
         where = http_options(settings)
         if where is not None:
-            pages[budget_pages.ROOT] = partial(budget_pages.answer, env.background)
+            answer = partial(budget_pages.answer, env.background)
+            pages |= dict.fromkeys(budget_pages.PAGES, answer)
             http = HttpServer(
                 env,
                 where.host,
