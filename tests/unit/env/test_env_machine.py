@@ -74,7 +74,7 @@ async def test_a_burst_waits_at_the_kernel_and_is_accepted_a_few_at_a_time() -> 
     server = await RealNetwork().listen("127.0.0.1", 0, Kept)
     address = server.sockets[0].getsockname()
     with contextlib.ExitStack() as stack:
-        burst = [stack.enter_context(socket.socket()) for _ in range(200)]
+        burst = [stack.enter_context(socket.socket()) for _ in range(120)]
         for each in burst:
             each.setblocking(False)
             each.connect_ex(address)
