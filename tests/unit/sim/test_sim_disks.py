@@ -70,17 +70,21 @@ def test_damage_lies_over_what_a_failed_sync_left():
     assert {found[:1] for found in _crashes(disk, keep=0.0)} == {b"b"}
 
 
-def test_a_directory_needs_a_sync_of_its_parent():
-    disk = SimDisk()
+def _killed_at_a_sync_of(disk: SimDisk, parent: str, path: str) -> SimDisk:
+    """Return the disk after the process died in the first sync of a new name in a directory."""
 
-    def die(operation: str, path: str) -> None:
-        if operation == "sync_directory":
-            raise ProcessDied(operation, path)
+    def die(operation: str, at: str) -> None:
+        if operation == "sync_directory" and at == parent and disk.exists(path):
+            raise ProcessDied(operation, at)
 
     disk.faults.on_call = die
     with pytest.raises(ProcessDied):
         disk.make_directory("/a/b")
-    disk = disk.after_kill()
+    return disk.after_kill()
+
+
+def test_a_directory_needs_a_sync_of_its_parent():
+    disk = _killed_at_a_sync_of(SimDisk(), "/a", "/a/b")
     assert disk.exists("/a/b")
     # It is there, and whoever finds it there may believe that it stays.
     file = disk.open("/a/b/x", create=True)
@@ -88,12 +92,18 @@ def test_a_directory_needs_a_sync_of_its_parent():
     file.sync()
     disk.sync_directory("/a/b")
     assert disk.crash().files() == []
-    kept = disk.crash(random.Random(1), keep=1.0)
-    assert kept.get("/a/b/x") == b"1"
+    assert disk.crash().exists("/a")
+    assert disk.crash(random.Random(1), keep=1.0).get("/a/b/x") == b"1"
     disk.sync_directory("/a")
-    assert not disk.crash().exists("/a")
-    disk.sync_directory("/")
     assert disk.crash().get("/a/b/x") == b"1"
+
+
+@pytest.mark.parametrize("died_at", [("/", "/a"), ("/a", "/a/b")])
+def test_a_start_makes_directories_of_a_killed_one_durable(died_at: tuple[str, str]):
+    disk = _killed_at_a_sync_of(SimDisk(), *died_at)
+    assert not disk.crash().exists(died_at[1])
+    disk.make_directory("/a/b")
+    assert disk.crash().exists("/a/b")
 
 
 def test_a_directory_that_was_made_to_the_end_stays():
@@ -252,5 +262,6 @@ def test_a_bookie_that_refuses_a_journal_which_nobody_damaged_breaks_a_promise()
     machine = SimulatedCluster(kernel, Life(1).plan, history).bookies[0]
     machine.damaged_journals.add("/b0/journal0/current/1.txn")
     error = CorruptJournalError("a group is damaged", path="/b0/journal0/current/2.txn", offset=512)
+    # Its bookie would have to be started, and to find it.
     machine._refuses_journal(error)
     assert len(history.violations) == 1

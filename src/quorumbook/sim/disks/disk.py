@@ -296,12 +296,14 @@ class SimDisk(WholeFiles):
         with self.guard:
             while path not in self._directories:
                 missing.append(path)
-                self._directories.add(path)
                 path = posixpath.dirname(path)
-            for made in reversed(missing):
-                self._changes_in(posixpath.dirname(made)).waiting.append((made, _DIRECTORY))
-        for made in missing:
-            self.sync_directory(posixpath.dirname(made))
+        self.sync_directory(posixpath.dirname(path))
+        for made in reversed(missing):
+            parent = posixpath.dirname(made)
+            with self.guard:
+                self._directories.add(made)
+                self._changes_in(parent).waiting.append((made, _DIRECTORY))
+            self.sync_directory(parent)
 
     def sync_directory(self, path: str) -> None:
         changes = self._changes_in(path)
