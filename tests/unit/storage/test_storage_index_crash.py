@@ -28,6 +28,7 @@ _CHECKPOINTS = {"often": 20, "never": 0}
 
 def _open(path: str, checkpoints: str, *, create: bool = False) -> Index:
     index = _PLACE.open(path, create=create)
+    # SQLite's own setting; 4 MB are too many for a test.
     index._connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINTS[checkpoints]}")
     return index
 
@@ -74,6 +75,7 @@ def _commit_until_killed(path: str, checkpoints: str, number: int, steps: int, t
             os.kill(os.getpid(), signal.SIGKILL)
 
     if steps:
+        # SQLite calls it in the middle of statements.
         index._connection.set_progress_handler(step, 1)
     while True:
         number += 1
