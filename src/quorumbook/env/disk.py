@@ -280,17 +280,25 @@ class RealDisk(WholeFiles):
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, mode 0700; new ones are durable."""
+        """Create a directory and its parents, mode 0700, each durable before the next one.
+
+        A killed process may have made the deepest one that is there, and not synced its name.
+        """
         missing = []
         place = os.path.abspath(path)
         while not os.path.exists(place):
             missing.append(place)
             place = os.path.dirname(place)
-        with _storage_errors(path):
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        for made in missing:
-            # A file that is synced in there is lost all the same if the way to it is.
-            self.sync_directory(os.path.dirname(made))
+        parent = os.path.dirname(place)
+        # Where nobody of ours can make names, there is none of ours.
+        if os.access(parent, os.R_OK | os.W_OK):
+            self.sync_directory(parent)
+        for made in reversed(missing) if missing else [place]:
+            with _storage_errors(path):
+                os.makedirs(made, mode=0o700, exist_ok=True)
+            if missing:
+                # A file that is synced in there is lost all the same if the way to it is.
+                self.sync_directory(os.path.dirname(made))
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""

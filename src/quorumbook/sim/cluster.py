@@ -16,7 +16,7 @@ from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
-from quorumbook.errors import CookieError, MetadataError, StorageError
+from quorumbook.errors import CookieError, CorruptJournalError, MetadataError, StorageError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
@@ -89,6 +89,8 @@ class BookieMachine(Machine):
         self.was_struck = self.was_full = False
         #: It has an empty disk in the place of a lost one, and has not served on it.
         self.is_new = False
+        #: The journals that were damaged, and that its bookie may refuse.
+        self.damaged_journals: set[str] = set()
         self._own_disk: SimDisk | None = None
 
     def boot_up(self) -> None:
@@ -135,6 +137,12 @@ class BookieMachine(Machine):
             self.disk = own
             self.kernel.after(_RESTART_NS, self.boot_up)
 
+    @property
+    def can_lose_disk(self) -> bool:
+        """Tell whether its cookie can be deleted: of stores with servers nobody does that here."""
+        cluster = self._cluster
+        return cluster.etcd is None and cluster.zookeeper is None and not self.has_wrong_disk
+
     def lose_disk(self) -> None:
         """Find an empty disk in the place of its own, which is gone, and begin as a new bookie.
 
@@ -144,6 +152,7 @@ class BookieMachine(Machine):
         self.kernel.trace.note(self.name, "loses its disk for good")
         self.kill()
         self.disk = SimDisk()
+        self.damaged_journals.clear()
         with cluster.tree.transaction(self.kernel.now_ns) as tree:
             if tree.find(paths.cookie(self.name)) is not None:
                 tree.delete(Delete(paths.cookie(self.name)))
@@ -176,6 +185,9 @@ class BookieMachine(Machine):
             self.kernel.trace.note(self.name, "refuses its disk")
             self.kernel.after(0, self.give_disk_back)
             return
+        except CorruptJournalError as error:
+            self._refuses_journal(error)
+            return
         except StorageError as error:
             self.kernel.trace.note(self.name, "ends", type(error).__name__)
             if not self.was_struck:
@@ -186,6 +198,19 @@ class BookieMachine(Machine):
                 cluster.errors.append(error)
         if not process.is_dead:
             self.kernel.after(0, self._ended, process)
+
+    def _refuses_journal(self, error: CorruptJournalError) -> None:
+        """An operator reads where it is damaged, and gives the bookie an empty disk."""
+        if not any(f"({path} at byte " in str(error) for path in self.damaged_journals):
+            self._violation(f"refuses a journal that is not damaged: {error}")
+            return
+        self.kernel.trace.note(self.name, "refuses its journal", error)
+        self.kernel.after(_RESTART_NS, self._replace_disk)
+
+    def _replace_disk(self) -> None:
+        # It may have been started, and have refused, more often than that.
+        if self.damaged_journals:
+            self.lose_disk()
 
     def _in_doubt(self, reason: str) -> None:
         """It takes what a crash left for damage: open ledgers stay open until others are back."""

@@ -19,6 +19,10 @@ _LONGEST_S = 12.0
 _CALLS_MAX = 40
 _RESET_WITHIN_BYTES = 2000
 _SKEW_MS = 3_600_000
+#: How often one of the bookies is slow all the time, and how slow: its answers come in
+#: milliseconds, or in tenths of a second, where time-outs are half a second or more.
+_SLOW_SHARE = 0.3
+_SLOW_FACTORS = (10.0, 100.0, 600.0)
 
 
 class Nemesis:
@@ -46,6 +50,10 @@ class Nemesis:
             for machine in [*self._cluster.bookies, *self._cluster.clients]:
                 machine.skew_ms = int(self._tape.between(-_SKEW_MS, _SKEW_MS))
         network.tail, network.rechunk = plan.tail, plan.rechunk
+        if plan.mishaps and self._tape.chance(_SLOW_SHARE):
+            slow = self._bookie().name
+            network.slow[slow] = self._tape.pick(_SLOW_FACTORS)
+            self._kernel.trace.note(slow, "is slow", network.slow[slow])
         self._drop(plan.metadata_drops)
         if plan.mishaps:
             self._wait()
@@ -57,6 +65,7 @@ class Nemesis:
         self._kernel.trace.note("nemesis", "heals")
         cluster.network.heal_all()
         cluster.network.tail = 0.0
+        cluster.network.slow.clear()
         self._drop(0.0)
         self._disks.heal()
         for server in cluster.servers:

@@ -1,7 +1,8 @@
 """A network between named machines: streams that keep their order and nothing else.
 
 Each piece that is written arrives after a time of its own, heavy-tailed, never before what was
-written earlier on that stream; pieces are joined or cut anywhere, down to single bytes.  A link
+written earlier on that stream; pieces are joined or cut anywhere, down to single bytes, and within
+the first bytes of a frame.  A machine may be slow: all its links are.  A link
 that is cut in one direction holds back what goes that way until it heals, as TCP does, and lets no
 new connection be made.  A reset loses what is under way in both directions.  A process that dies
 resets its connections; a machine that dies in silence leaves them half open, until what is
@@ -26,6 +27,8 @@ _LONGEST_LATENCY_NS = 3 * SECOND
 _HIGH_WATER_BYTES = 64 * 1024
 _CONNECT_TIMEOUT_NS = 20 * SECOND
 _RECHUNK_BYTES_MAX = 4096
+#: A frame begins with its length in 4 bytes, and what kind it is in 4 more.
+_HEAD_BYTES = 9
 _INBOX_BYTES = 256 * 1024
 
 
@@ -52,6 +55,8 @@ class SimulatedNetwork:
         #: The probability of a long latency, and that a piece is cut up.
         self.tail = 0.0
         self.rechunk = 0.0
+        #: By machine, how many times longer everything takes from there and to there.
+        self.slow: dict[str, float] = {}
         self.listeners: dict[
             tuple[str, int], tuple[NetworkedProcess, Callable[[], asyncio.Protocol]]
         ] = {}
@@ -64,9 +69,12 @@ class SimulatedNetwork:
         """Return the network as one process sees it."""
         return ProcessNetwork(self, process)
 
-    def latency_ns(self) -> int:
-        """Draw how long a piece takes."""
-        return self.kernel.tape.heavy_ns(_LATENCY_NS, self.tail, _LONGEST_LATENCY_NS)
+    def latency_ns(self, *ends: str) -> int:
+        """Draw how long a piece takes, between two machines if they are said."""
+        typical_ns = _LATENCY_NS
+        for end in ends if self.slow else ():
+            typical_ns = int(typical_ns * self.slow.get(end, 1.0))
+        return self.kernel.tape.heavy_ns(typical_ns, self.tail, _LONGEST_LATENCY_NS)
 
     def cut(self, source: str, target: str) -> None:
         """Let nothing go from one machine to another."""
@@ -210,6 +218,9 @@ class ProcessNetwork:
         made: asyncio.Future[Transport] = loop.create_future()
         given_up_ns = kernel.now_ns + _CONNECT_TIMEOUT_NS
 
+        def latency_ns() -> int:
+            return network.latency_ns(process.name, host)
+
         def answer(outcome: Transport | OSError) -> None:
             if made.done():
                 if isinstance(outcome, Transport):
@@ -231,14 +242,14 @@ class ProcessNetwork:
             found = network.listeners.get((host, port))
             if found is None:
                 refused = ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
-                kernel.after(network.latency_ns(), loop.deliver, answer, refused)
+                kernel.after(latency_ns(), loop.deliver, answer, refused)
                 return
             server, serve = found
             near, far = network.join(process, server, port)
             server.loop.deliver(far.begin, serve)
-            kernel.after(network.latency_ns(), loop.arrive, answer, near)
+            kernel.after(latency_ns(), loop.arrive, answer, near)
 
-        kernel.after(network.latency_ns(), knock)
+        kernel.after(latency_ns(), knock)
         transport = await made
         protocol = factory()
         transport.begin(lambda: protocol)
@@ -328,7 +339,9 @@ class Transport(asyncio.Transport):
 
     def _send_in_pieces(self, piece: bytes) -> None:
         tape = self._network.kernel.tape
-        position = 0
+        position = tape.below(_HEAD_BYTES)
+        if position:
+            self._send(piece[:position])
         while position < len(piece):
             size = 1 + tape.below(tape.pick((1, 16, _RECHUNK_BYTES_MAX)))
             # Not too many of them: each is an event.
@@ -402,7 +415,8 @@ class Transport(asyncio.Transport):
 
     def _schedule(self) -> None:
         network = self._network
-        arrival_ns = network.kernel.now_ns + network.latency_ns()
+        peer = self.process.name if self.peer is None else self.peer.process.name
+        arrival_ns = network.kernel.now_ns + network.latency_ns(self.process.name, peer)
         self._last_arrival_ns = arrival_ns = max(arrival_ns, self._last_arrival_ns)
         network.kernel.at(arrival_ns, self._arrives)
 

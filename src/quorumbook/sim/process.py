@@ -118,7 +118,7 @@ class Machine:
         if self.process is not None:
             self.kernel.trace.note(self.name, "is killed")
             self._end(is_silent=False)
-            self.disk = self.disk.after_kill()
+            self._start_over_on(self.disk.after_kill())
 
     def cut_power(self) -> None:
         """End the process, and lose what is not durable."""
@@ -127,8 +127,12 @@ class Machine:
             self.kernel.trace.note(self.name, "loses power")
             self._end(is_silent=tape.chance(0.5))
             keep = tape.pick((0.0, self.kept_share, 1.0))
-            self.disk = self.disk.crash(tape.child(), keep=keep)
+            self._start_over_on(self.disk.crash(tape.child(), keep=keep))
             self.boot += 1
+
+    def _start_over_on(self, disk: SimDisk) -> None:
+        self.disk.faults.outlive(disk.faults)
+        self.disk = disk
 
     def cut_power_in_job(self, calls: int) -> None:
         """Lose power at a later call of the disk that changes something."""

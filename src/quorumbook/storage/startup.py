@@ -245,6 +245,10 @@ class _Opening:
                 for content in contents
             ):
                 self._reasons.append("a limbo start was not finished")
+            # A sync that failed in an earlier process leaves commits that can be read, and that
+            # no later sync writes.  The next start does what a full disk refuses.
+            with contextlib.suppress(DiskFullError):
+                index.truncate_wal()
         except BaseException:
             index.close()
             raise

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.life import Life, Variation
 from quorumbook.sim.network import SimulatedNetwork
 from quorumbook.sim.process import Machine, Process
 
@@ -37,8 +38,8 @@ class Sink(asyncio.Protocol):
 class Pair:
     """Two machines and a connection from one to the other."""
 
-    def __init__(self) -> None:
-        self.kernel = Kernel(1)
+    def __init__(self, seed: int = 1) -> None:
+        self.kernel = Kernel(seed)
         self.network = SimulatedNetwork(self.kernel)
         self.near, self.far = Sink(), Sink()
         self.machines = {name: self.machine(name) for name in ("a", "b")}
@@ -101,3 +102,48 @@ def test_a_disk_in_another_machine_has_its_files_where_that_one_looks():
     moved = disk.copy(("/root/b0", "/root/b1"))
     assert moved.files() == ["/root/b1/ledgers/current/VERSION"]
     assert moved.list_directory("/root/b1/ledgers") == ["current"]
+
+
+def _arrivals(seed: int, sent: bytes) -> list[bytes]:
+    pair = Pair(seed)
+    pair.network.rechunk = 1.0
+    received: list[bytes] = []
+    pair.far.data_received = received.append  # type: ignore[method-assign]
+    pair.send(sent)
+    assert pair.run(lambda: sum(map(len, received)) == len(sent))
+    return received
+
+
+def test_a_piece_of_any_size_is_cut_within_the_length_of_its_first_frame():
+    firsts = {len(_arrivals(seed, bytes(2000))[0]) for seed in range(40)}
+    assert {1, 2, 3, 4, 5, 6, 7, 8} <= firsts
+    assert max(firsts) > 100
+
+
+def _takes_ns(slow: dict[str, float]) -> int:
+    pair = Pair()
+    pair.network.slow = slow
+    before_ns = pair.kernel.now_ns
+    pair.send(b"1")
+    assert pair.run(lambda: pair.far.received == b"1")
+    return pair.kernel.now_ns - before_ns
+
+
+def test_a_slow_machine_is_slow_on_its_links_alone():
+    plain = _takes_ns({"c": 1000.0})
+    assert plain < 2_000_000
+    assert _takes_ns({"a": 1000.0}) > 20 * plain
+    assert _takes_ns({"b": 1000.0}) > 20 * plain
+
+
+def test_in_some_seeds_one_bookie_is_slow_until_all_is_well_again():
+    slow = []
+    for seed in range(20):
+        life = Life(seed, variation=Variation(plan={"mishaps": ("kill_bookie",)}, phase=""))
+        life.nemesis.begin()
+        slow.append(dict(life.cluster.network.slow))
+        life.nemesis.heal()
+        assert not life.cluster.network.slow
+        life.cluster.bury()
+    assert {len(each) for each in slow} == {0, 1}
+    assert {name[0] for each in slow for name in each} == {"b"}

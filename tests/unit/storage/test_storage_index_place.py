@@ -159,7 +159,8 @@ def test_a_commit_of_the_model_that_did_not_end_is_there_after_a_kill_and_not_du
     index.commit(meta=[("a", "1")])
 
     def die(operation: str, path: str) -> None:
-        raise ProcessDied(operation, path)
+        if operation == "sync":
+            raise ProcessDied(operation, path)
 
     disk.faults.on_call = die
     with pytest.raises(ProcessDied):
@@ -174,15 +175,63 @@ def test_a_commit_of_the_model_that_did_not_end_is_there_after_a_kill_and_not_du
     assert _committed(after.crash()) == "2"
 
 
-def test_a_commit_of_the_model_whose_sync_fails_is_not_made():
+def _with_a_failed_commit() -> tuple[SimDisk, Index]:
     disk = SimDisk()
     index = ModelPlace(disk).open("/index", create=True)
     disk.faults.fail("sync")
     with pytest.raises(StorageError):
         index.commit(meta=[("a", "1")])
-    assert _committed(disk) is None
+    assert index.meta("a") is None
+    return disk, index
+
+
+def _after_power_cuts(disk: SimDisk) -> set[str | None]:
+    return {_committed(disk.crash(random.Random(seed), keep=0.0)) for seed in range(20)}
+
+
+def test_a_commit_of_the_model_whose_sync_fails_is_not_made():
+    disk, index = _with_a_failed_commit()
+    index.commit(meta=[("b", "2")])
+    assert _committed(disk.after_kill()) is None
+    disk, index = _with_a_failed_commit()
+    index.close()
+    assert _committed(disk.after_kill()) is None
     index.commit(meta=[("a", "2")])
-    assert _committed(disk.crash()) == "2"
+    assert _after_power_cuts(disk) == {"2"}
+
+
+def test_a_commit_of_the_model_whose_sync_failed_is_found_after_a_kill_and_never_durable():
+    disk, _ = _with_a_failed_commit()
+    disk = disk.after_kill()
+    assert _committed(disk) == "1"
+    ModelPlace(disk).settle("/index")
+    assert _after_power_cuts(disk) == {None, "1"}
+    # Commits that lie behind it in the log go with it, as long as there is that log.
+    index = ModelPlace(disk).open("/index")
+    index.commit(meta=[("a", "2")])
+    assert _after_power_cuts(disk) == {None, "2"}
+    index.truncate_wal()
+    assert _after_power_cuts(disk) == {"2"}
+
+
+def test_the_model_is_not_settled_by_a_sync_after_one_that_failed():
+    disk = SimDisk()
+    ModelPlace(disk).open("/index", create=True).commit(meta=[("a", "1")])
+
+    def die(operation: str, path: str) -> None:
+        if operation == "sync":
+            raise ProcessDied(operation, path)
+
+    disk.faults.on_call = die
+    with pytest.raises(ProcessDied):
+        ModelPlace(disk).open("/index").commit(meta=[("a", "2")])
+    disk = disk.after_kill()
+    disk.faults.fail("sync")
+    with pytest.raises(StorageError):
+        ModelPlace(disk).settle("/index")
+    ModelPlace(disk).settle("/index")
+    assert _committed(disk) == "2"
+    assert _after_power_cuts(disk) == {"1", "2"}
 
 
 def test_a_commit_of_many_new_ledgers_is_a_few_steps_and_all_of_it(index: Index):

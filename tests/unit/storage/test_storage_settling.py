@@ -139,3 +139,22 @@ async def test_a_fence_that_is_served_from_memory_on_a_full_disk_is_durable(tmp_
     await world.start()
     assert world.handle(1).is_fenced
     assert await world.ids(1) == list(range(200))
+
+
+async def test_a_start_writes_the_log_of_the_index_into_the_file(tmp_path: Path) -> None:
+    """Found by the simulator: a sync of it failed, and later ones, which succeeded, did nothing."""
+    world = World(tmp_path)
+    await world.start()
+    await world.append(run_of(1, range(10)))
+    await world.storage.flush()
+    index, log = Path(world.index_path), Path(f"{world.index_path}-wal")
+    killed = index.read_bytes(), log.read_bytes()
+    assert killed[1]
+    await world.kill()
+    # That closed the index, which SIGKILL does not.
+    index.write_bytes(killed[0])
+    log.write_bytes(killed[1])
+    await world.start()
+    assert not log.exists() or not log.stat().st_size
+    assert index.stat().st_size > len(killed[0])
+    assert await world.ids(1) == list(range(10))

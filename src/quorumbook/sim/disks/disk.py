@@ -2,8 +2,12 @@
 
 ``SimDisk`` keeps what was synced apart from what was not.  ``crash`` returns the disk as it may
 look after a power cut: of the writes since the last sync any sectors may be there or not, in any
-combination; a name that no directory sync covered may be there or not.  What was synced, is: when
-a sync returns, what had been written before it was called, and nothing that came meanwhile.
+combination; a name that no directory sync covered may be there or not, be it a file's or a
+directory's.  What was synced, is: when a sync returns, what had been written before it was called,
+and nothing that came meanwhile.
+
+A sync that fails leaves its data readable and clean: the system drops what it could not write, and
+no later sync writes it, through whatever handle.  A power cut finds it on the disk or does not.
 
 A killed process loses nothing that it wrote: ``after_kill`` is the same disk without its locks.
 Which calls fail, and what happens at a call, is said to ``Faults``.
@@ -25,7 +29,12 @@ from quorumbook.sim.disks.faults import Faults
 from quorumbook.sim.disks.tables import Stored
 
 SECTOR = 512
+#: How much of each file is there after a power cut of what a failed sync was to write: half of it
+#: on average, and mostly all or nothing, because the system tries a file's pages together.
+_WRITTEN_SHARES = (0.0, 0.5, 1.0)
 _Change = TypeVar("_Change")
+#: ("write", offset, bytes) or ("size", n, b"")
+_FileChange = tuple[str, int, bytes]
 
 
 class _Changes(Generic[_Change]):
@@ -52,8 +61,11 @@ class _Node:
     def __init__(self, content: bytes = b"") -> None:
         self.data = bytearray(content)
         self.durable = bytearray(content)
-        #: ("write", offset, bytes), ("size", n, b"")
-        self.changes: _Changes[tuple[str, int, bytes]] = _Changes()
+        self.changes: _Changes[_FileChange] = _Changes()
+        #: From the first sync on that failed: what syncs settled, and whether that sync failed.
+        self._unsure: list[tuple[_FileChange, bool]] = []
+        #: By their number, what sectors held before they were written last.
+        self.older: dict[int, bytes] = {}
 
     def put(self, offset: int, data: bytes) -> None:
         _put(self.data, offset, data)
@@ -64,27 +76,75 @@ class _Node:
         self.changes.waiting.append(("size", size, b""))
 
     def sync(self, count: int) -> None:
-        for kind, at, data in self.changes.settle(count):
-            if kind == "size":
-                _resize(self.durable, at)
-            else:
-                _put(self.durable, at, data)
+        for change in self.changes.settle(count):
+            self._settle(change)
 
-    def after_crash(self, rng: random.Random, keep: float) -> bytes:
-        """Return the durable content plus a random part of what came later."""
+    def fail_sync(self, count: int) -> None:
+        """Take the data for clean: no later sync writes them, and they may never be written."""
+        self._unsure += [(change, True) for change in self.changes.settle(count)]
+
+    def damage(self, offset: int, data: bytes) -> None:
+        """Hold other bytes, on the disk and in what is read."""
+        _put(self.data, offset, data)
+        if self._unsure or offset + len(data) <= len(self.durable):
+            self._settle(("write", offset, data))
+
+    def _settle(self, change: _FileChange) -> None:
+        if self._unsure:
+            # What comes later lies over what may be lost.
+            self._unsure.append((change, False))
+            return
+        _, at, data = change
+        for sector in range(at // SECTOR, -(-(at + len(data)) // SECTOR)):
+            before = bytes(self.durable[sector * SECTOR : (sector + 1) * SECTOR])
+            if before.count(0) < len(before):
+                self.older[sector] = before
+        _apply(self.durable, change)
+
+    def after_crash(self, rng: random.Random, keep: float, shares: Sequence[float]) -> _Node:
+        """Return the durable content plus a random part of the rest.
+
+        Args:
+            rng: Decides.
+            keep: The probability for each sector that came after the last sync.
+            shares: Such probabilities for what a failed sync was to write; one of them it is.
+        """
         content = bytearray(self.durable)
-        for kind, at, data in self.changes.waiting:
-            if kind == "size":
-                if rng.random() < keep:
-                    _resize(content, at)
-                continue
-            position = at
-            while position < at + len(data):
-                end = min(at + len(data), (position // SECTOR + 1) * SECTOR)
-                if rng.random() < keep:
-                    _put(content, position, data[position - at : end - at])
-                position = end
-        return bytes(content)
+        if self._unsure:
+            share = rng.choice(shares)
+            for change, is_doubtful in self._unsure:
+                if is_doubtful:
+                    _apply_partly(content, change, rng, share)
+                else:
+                    _apply(content, change)
+        for change in self.changes.waiting:
+            _apply_partly(content, change, rng, keep)
+        node = _Node(bytes(content))
+        node.older = dict(self.older)
+        return node
+
+
+def _apply(content: bytearray, change: _FileChange) -> None:
+    kind, at, data = change
+    if kind == "size":
+        _resize(content, at)
+    else:
+        _put(content, at, data)
+
+
+def _apply_partly(content: bytearray, change: _FileChange, rng: random.Random, keep: float) -> None:
+    """Make a change of a length or not; of a write, each sector or not."""
+    kind, at, data = change
+    if kind == "size":
+        if rng.random() < keep:
+            _resize(content, at)
+        return
+    position = at
+    while position < at + len(data):
+        end = min(at + len(data), (position // SECTOR + 1) * SECTOR)
+        if rng.random() < keep:
+            _put(content, position, data[position - at : end - at])
+        position = end
 
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
@@ -98,6 +158,10 @@ def _resize(content: bytearray, size: int) -> None:
         del content[size:]
     else:
         content.extend(bytes(size - len(content)))
+
+
+#: What a name is that is a directory's.
+_DIRECTORY = _Node()
 
 
 class SimFile:
@@ -138,11 +202,16 @@ class SimFile:
         assert not self._sync_failed, "a file was synced again after a failed sync"
         count = self._node.changes.count()
         try:
-            self._disk.faults.run("sync", self.path)
+            # What this raises itself is the end of the process, and the system goes on.
+            fault = self._disk.faults.check("sync", self.path)
         except StorageError:
             self._sync_failed = True
             raise
         with self._disk.guard:
+            if fault is not None:
+                self._sync_failed = True
+                self._node.fail_sync(count)
+                raise fault.error("injected failure of sync", path=self.path)
             self._node.sync(count)
 
     def allocate(self, size_bytes: int) -> None:
@@ -184,6 +253,7 @@ class SimDisk(WholeFiles):
         #: By directory: a path and what it is from then on.
         self._name_changes: dict[str, _Changes[tuple[str, _Node | None]]] = {}
         self._directories: set[str] = {"/"}
+        self._durable_directories: set[str] = {"/"}
         self._locks: set[str] = set()
         #: Of a bookie, by path: a model of what is an SQLite file elsewhere.
         self.indexes: dict[str, Stored] = {}
@@ -220,11 +290,20 @@ class SimDisk(WholeFiles):
             return sorted(name for name in inside if name and "/" not in name)
 
     def make_directory(self, path: str) -> None:
+        """Make it and its parents, and sync what they lie in, step by step as ``RealDisk`` does."""
         self.faults.run("make_directory", path)
+        missing = []
         with self.guard:
             while path not in self._directories:
-                self._directories.add(path)
+                missing.append(path)
                 path = posixpath.dirname(path)
+        self.sync_directory(posixpath.dirname(path))
+        for made in reversed(missing):
+            parent = posixpath.dirname(made)
+            with self.guard:
+                self._directories.add(made)
+                self._changes_in(parent).waiting.append((made, _DIRECTORY))
+            self.sync_directory(parent)
 
     def sync_directory(self, path: str) -> None:
         changes = self._changes_in(path)
@@ -232,7 +311,9 @@ class SimDisk(WholeFiles):
         self.faults.run("sync_directory", path)
         with self.guard:
             for name, node in changes.settle(count):
-                if node is not None:
+                if node is _DIRECTORY:
+                    self._durable_directories.add(name)
+                elif node is not None:
                     self._durable_names[name] = node
                 else:
                     self._durable_names.pop(name, None)
@@ -288,16 +369,29 @@ class SimDisk(WholeFiles):
 
     def put(self, path: str, data: bytes) -> None:
         """Place a durable file, with its directory."""
-        self.make_directory(posixpath.dirname(path))
-        node = self._names[path] = self._durable_names[path] = _Node(data)
+        self._place(path, _Node(data))
+
+    def _place(self, path: str, node: _Node) -> None:
+        self._place_directory(posixpath.dirname(path))
+        self._names[path] = self._durable_names[path] = node
         changes = self._changes_in(posixpath.dirname(path))
         for index, (name, _) in enumerate(changes.waiting):
             if name == path:
                 changes.waiting[index] = (path, node)
 
+    def _place_directory(self, path: str) -> None:
+        while path not in self._durable_directories:
+            self._directories.add(path)
+            self._durable_directories.add(path)
+            path = posixpath.dirname(path)
+
     def get(self, path: str) -> bytes:
         """Return a file's visible content."""
         return bytes(self._names[path].data)
+
+    def older_sectors(self, path: str) -> dict[int, bytes]:
+        """Return by their number what sectors of a file held before they were written last."""
+        return self._names[path].older
 
     def files(self) -> list[str]:
         """Return the paths of all files."""
@@ -313,25 +407,23 @@ class SimDisk(WholeFiles):
         other = SimDisk(capacity_bytes=self.capacity_bytes)
         for path in self._directories:
             if path.startswith(old):
-                other.make_directory(new + path[len(old) :])
+                other._place_directory(new + path[len(old) :])
         for path, node in self._names.items():
             other.put(new + path[len(old) :], bytes(node.data))
         for path, stored in self.indexes.items():
-            other.indexes[new + path[len(old) :]] = stored.after_crash(is_kept=True)
+            other.indexes[new + path[len(old) :]] = stored.written()
         return other
 
     def damage(self, path: str, offset: int, data: bytes) -> None:
         """Put other bytes where a file's are, as a failing disk does."""
-        node = self._names[path]
-        _put(node.data, offset, data)
-        if offset + len(data) <= len(node.durable):
-            _put(node.durable, offset, data)
+        self._names[path].damage(offset, data)
 
     def after_kill(self) -> SimDisk:
         """Return the disk as the next process finds it; this one is not to be used any more."""
         other = SimDisk(capacity_bytes=self.capacity_bytes)
         other.reads_without_waiting = self.reads_without_waiting
         other._directories = self._directories
+        other._durable_directories = self._durable_directories
         other._names, other._durable_names = self._names, self._durable_names
         other._name_changes = self._name_changes
         other.indexes = self.indexes
@@ -344,11 +436,17 @@ class SimDisk(WholeFiles):
             rng: Decides what of the unsynced is there; without it nothing is.
             keep: The probability for each unsynced sector, length and name.
         """
+        shares = _WRITTEN_SHARES if rng is not None else (0.0,)
         rng = rng or random.Random(0)
         other = SimDisk(capacity_bytes=self.capacity_bytes)
         other.reads_without_waiting = self.reads_without_waiting
         with self.guard:
-            other._directories = set(self._directories)
+            for path in sorted(self._directories):
+                # Parents come first, and nobody finds what lies in one that is gone.
+                is_reachable = posixpath.dirname(path) in other._directories
+                is_durable = path in self._durable_directories
+                if is_reachable and (is_durable or rng.random() < keep):
+                    other._place_directory(path)
             names = dict(self._durable_names)
             for path in sorted(set(self._names) | set(names)):
                 if self._names.get(path) is not names.get(path) and rng.random() < keep:
@@ -357,7 +455,9 @@ class SimDisk(WholeFiles):
                     else:
                         names.pop(path, None)
             for path in sorted(names):
-                other.put(path, names[path].after_crash(rng, keep))
+                if posixpath.dirname(path) in other._directories:
+                    other._place(path, names[path].after_crash(rng, keep, shares))
             for path in sorted(self.indexes):
-                other.indexes[path] = self.indexes[path].after_crash(rng.random() < keep)
+                if posixpath.dirname(path) in other._directories:
+                    other.indexes[path] = self.indexes[path].after_crash(rng, keep, shares)
         return other

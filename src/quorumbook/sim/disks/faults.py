@@ -55,6 +55,10 @@ class Faults:
         self.planned.append(fault)
         return fault
 
+    def outlive(self, other: Faults) -> None:
+        """Have another life of this disk fail where this one does for good."""
+        other.planned += [each for each in self.planned if each.is_permanent]
+
     def heal(self) -> None:
         """Forget all planned failures."""
         self.planned.clear()

@@ -2,10 +2,16 @@
 
 A commit is written, then synced, and readers see it when its sync is over.  A process that is
 killed in between leaves it: the next one finds it there, and it is not durable before that one
-settles the index or commits.  A power cut takes what is not durable, or leaves it.  A commit whose
-sync fails is not made.
+settles the index or commits.  A power cut takes what is not durable, or leaves it.
 
-``property/test_property_storage_index.py`` holds both to the same.
+A commit whose sync fails is not made, as far as the process can see.  It lies in SQLite's log of
+changes all the same, where the next commit writes over it.  A process that starts after a kill
+finds it there, and no sync makes it durable any more.
+
+Look-ups fail where the disk fails reads.
+
+``unit/storage/test_storage_index_crash.py`` and ``property/test_property_storage_index.py`` hold
+both to the same.
 """
 
 from __future__ import annotations
@@ -57,7 +63,12 @@ class ModelPlace(IndexPlace):
         stored = self._disk.indexes[path]
         stored.found()
         tables = stored.visible
-        self._disk.faults.run("sync", path)
+        try:
+            self._disk.faults.run("sync", path)
+        except StorageError:
+            if tables is not stored.durable:
+                stored.fail_sync(is_end=False)
+            raise
         stored.durable = tables
 
     def set_aside(self, path: str) -> str:
@@ -85,17 +96,19 @@ class ModelPlace(IndexPlace):
 class ModelReader(IndexReader):
     """Look-ups; each sees what was committed last."""
 
-    def __init__(self, path: str, stored: Stored) -> None:
+    def __init__(self, disk: SimDisk, path: str, stored: Stored) -> None:
+        self._disk = disk
         self._path = path
         self._stored = stored
 
     @property
     def _tables(self) -> Tables:
+        self._disk.faults.run("read", self._path)
         return self._stored.visible
 
     def another(self) -> IndexReader:
         """Return a reader of the same index."""
-        return ModelReader(self._path, self._stored)
+        return ModelReader(self._disk, self._path, self._stored)
 
     def close(self) -> None:
         """Do nothing."""
@@ -252,8 +265,14 @@ class ModelIndex(ModelReader, Index):
     """The writer."""
 
     def __init__(self, disk: SimDisk, path: str, stored: Stored) -> None:
-        super().__init__(path, stored)
-        self._disk = disk
+        # What prepares an SQLite file is not wanted here.
+        ModelReader.__init__(self, disk, path, stored)
+
+    def close(self) -> None:
+        """Drop what a failed sync left in the log, as SQLite does with the last connection."""
+        # The dead close nothing.
+        self._disk.faults.run("close", self._path)
+        self._stored.drop_end()
 
     @property
     def is_small(self) -> bool:
@@ -266,10 +285,10 @@ class ModelIndex(ModelReader, Index):
         try:
             self._disk.faults.run("sync", self._path)
         except StorageError:
-            stored.pending = None
+            stored.fail_sync(is_end=True)
             raise
         stored.visible = stored.durable = tables
-        stored.pending = None
+        stored.drop_end()
 
     def commit(
         self,
@@ -349,7 +368,11 @@ class ModelIndex(ModelReader, Index):
         return count
 
     def truncate_wal(self) -> None:
-        """Do nothing: there is one place only."""
+        """Write what the log has into the file, where no failed sync was before."""
+        self._disk.faults.run("sync", self._path)
+        stored = self._stored
+        stored.durable, stored.lost_to = stored.visible, None
+        stored.drop_end()
 
 
 def _position(run: StoredRun) -> int:

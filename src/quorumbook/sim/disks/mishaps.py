@@ -11,10 +11,13 @@ from quorumbook.protocol.digest import DigestType
 from quorumbook.sim.cluster import BookieMachine, SimulatedCluster
 from quorumbook.sim.disks.disk import SECTOR, SimDisk
 from quorumbook.sim.kernel import SECOND, Kernel, Tape
+from quorumbook.storage.directories.places import INDEX_NAME
+from quorumbook.storage.states.state_file import NAME as STATES_NAME
 
 _CALLS_MAX = 30
 _LONGEST_FULL_NS = 6 * SECOND
 _HEADER_BYTES = 1024
+_PERMANENT_SHARE = 0.2
 _CHANGING = ("write", "allocate", "truncate", "create", "replace", "sync_directory")
 
 
@@ -44,10 +47,18 @@ class DiskMishaps:
             machine.give_disk_back()
 
     def _fail_read(self, machine: BookieMachine) -> None:
-        machine.disk.faults.fail("read", at=1 + self._tape.below(_CALLS_MAX))
+        # Of all reads, few are those of an index, and those of a start are the journals'.
+        name = self._tape.pick(("", ".log", ".txn", INDEX_NAME))
+        self._fail(machine, "read", name)
 
     def _fail_sync(self, machine: BookieMachine) -> None:
-        machine.disk.faults.fail("sync", at=1 + self._tape.below(_CALLS_MAX))
+        self._fail(machine, "sync")
+
+    def _fail(self, machine: BookieMachine, operation: str, name: str = "") -> None:
+        """Let a call fail once, or all calls from then on until the disk is mended."""
+        at = 1 + self._tape.below(_CALLS_MAX)
+        is_permanent = self._tape.chance(_PERMANENT_SHARE)
+        machine.disk.faults.fail(operation, name, at=at, permanent=is_permanent)
 
     def _fail_write(self, machine: BookieMachine) -> None:
         operation = self._tape.pick(_CHANGING)
@@ -67,28 +78,76 @@ class DiskMishaps:
         self._kernel.after(int(self._tape.unit() * _LONGEST_FULL_NS), empty)
 
     def _damage_log(self, machine: BookieMachine) -> None:
-        """Flip a bit of an entry log, or put another sector in a sector's place."""
+        """Damage an entry log, a journal, or the copy of the ledgers' states."""
         plan = self._cluster.plan
         if plan.digest_type is DigestType.DUMMY or plan.quorums[2] < 2:
             return
         victim = self._cluster.victim = self._cluster.victim or machine
-        disk = victim.disk
-        logs = [path for path in disk.files() if path.endswith(".log")]
-        logs = [path for path in logs if len(disk.get(path)) > _HEADER_BYTES]
-        if not logs:
+        self._tape.pick(
+            (self._damage_entries, self._damage_entries, self._damage_journal, self._damage_states)
+        )(victim)
+
+    def _damage_entries(self, victim: BookieMachine) -> None:
+        """Flip a bit of an entry log, or put other bytes in a sector's place."""
+        found = self._chosen(victim, ".log", _HEADER_BYTES)
+        if found is None:
             return
-        path = self._tape.pick(logs)
-        size = len(disk.get(path))
-        at = _HEADER_BYTES + self._tape.below(size - _HEADER_BYTES)
-        self._kernel.trace.note(
-            victim.name, "has a damaged log", f"{path[len(victim.root) :]} {at}"
-        )
+        path, size = found
         if self._tape.chance(0.5):
-            disk.damage(path, at, bytes([disk.get(path)[at] ^ 1 << self._tape.below(8)]))
+            self._flip(victim, path, _HEADER_BYTES, size)
             return
-        at -= at % SECTOR
-        stale = disk.get(path)[_HEADER_BYTES : _HEADER_BYTES + SECTOR]
-        disk.damage(path, at, stale[: size - at] if self._tape.chance(0.5) else bytes(1))
+        disk = victim.disk
+        sector = (_HEADER_BYTES + self._tape.below(size - _HEADER_BYTES)) // SECTOR
+        content = b""
+        older = {each: held for each, held in sorted(disk.older_sectors(path).items())
+                 if each * SECTOR >= _HEADER_BYTES}  # fmt: skip
+        if older and self._tape.chance(0.5):
+            # A write that the disk took and did not do.
+            sector = self._tape.pick([*older])
+            content = older[sector]
+        at = sector * SECTOR
+        self._kernel.trace.note(victim.name, "has another sector", f"{path} {at}")
+        disk.damage(path, at, content.ljust(SECTOR, b"\0")[: size - at])
+
+    def _damage_journal(self, victim: BookieMachine) -> None:
+        """Kill a bookie, and flip a bit in the first half of one of its journals.
+
+        A bookie that refuses it gets an empty disk, which only some metadata stores allow here.
+        """
+        if not victim.can_lose_disk or not victim.serves:
+            return
+        found = self._chosen(victim, ".txn", 2 * SECTOR)
+        victim.kill()
+        if found is not None:
+            path, _ = found
+            size = len(victim.disk.get(path).rstrip(b"\0"))
+            if size > 2 * SECTOR:
+                self._flip(victim, path, SECTOR, size // 2)
+                victim.damaged_journals.add(path)
+        victim.boot_up()
+
+    def _damage_states(self, victim: BookieMachine) -> None:
+        """Flip a bit of the copy of the ledgers' states, which a start reads."""
+        found = self._chosen(victim, f"/{STATES_NAME}", 0)
+        if found is not None:
+            self._flip(victim, found[0], 0, found[1])
+
+    def _chosen(self, victim: BookieMachine, ending: str, least: int) -> tuple[str, int] | None:
+        """Return one of the files of a kind that are longer than so much, and its length."""
+        disk = victim.disk
+        sizes = {path: len(disk.get(path)) for path in disk.files() if path.endswith(ending)}
+        longer = [path for path in sizes if sizes[path] > least]
+        if not longer:
+            return None
+        path = self._tape.pick(longer)
+        return path, sizes[path]
+
+    def _flip(self, victim: BookieMachine, path: str, start: int, end: int) -> None:
+        """Flip a bit between two places of a file."""
+        disk = victim.disk
+        at = start + self._tape.below(end - start)
+        self._kernel.trace.note(victim.name, "has a flipped bit", f"{path} {at}")
+        disk.damage(path, at, bytes([disk.get(path)[at] ^ 1 << self._tape.below(8)]))
 
     def _lose_disk(self, machine: BookieMachine) -> None:
         if machine.serves and not machine.has_wrong_disk:

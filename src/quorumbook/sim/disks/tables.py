@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quorumbook.ids import EntryId, LedgerId
@@ -94,18 +95,48 @@ class Stored:
 
     visible: Tables = field(default_factory=Tables)
     durable: Tables = field(default_factory=Tables)
-    #: Written, and not synced.
+    #: Written, and not synced; or its sync failed, and the process that wrote it does not see it.
     pending: Tables | None = None
     is_distrusted: bool = False
+    #: A sync failed, so all that was written since these may be gone after a power cut: what is
+    #: appended to a lost part of the log of changes is lost with it.
+    lost_to: Tables | None = None
+    #: That part is the end of the log, where the next commit goes.
+    is_end_lost: bool = False
 
     def found(self) -> None:
         """Be opened by the next process."""
         if self.pending is not None:
             self.visible, self.pending = self.pending, None
+        self.is_end_lost = False
 
-    def after_crash(self, is_kept: bool) -> Stored:
-        """Return it as a power cut leaves it, with what was not durable or without."""
-        tables = (self.pending or self.visible) if is_kept else self.durable
+    def drop_end(self) -> None:
+        """Forget a commit whose sync failed: another one lies there now, or the log is gone."""
+        self.pending = None
+        if self.is_end_lost:
+            self.lost_to, self.is_end_lost = None, False
+
+    def fail_sync(self, *, is_end: bool) -> None:
+        """Take what is not durable for clean: no later sync writes it."""
+        if self.lost_to is None:
+            self.lost_to, self.is_end_lost = self.durable, is_end
+
+    def written(self) -> Stored:
+        """Return it with all that was written, durable."""
+        tables = self.pending or self.visible
+        return Stored(tables, tables, None, self.is_distrusted)
+
+    def after_crash(self, rng: random.Random, keep: float, shares: Sequence[float]) -> Stored:
+        """Return it as a power cut leaves it.
+
+        Args:
+            rng: Decides.
+            keep: The probability that what was not synced is there.
+            shares: Such probabilities for what a failed sync was to write; one of them it is.
+        """
+        tables = (self.pending or self.visible) if rng.random() < keep else self.durable
+        if self.lost_to is not None and rng.random() >= rng.choice(shares):
+            tables = self.lost_to
         return Stored(tables, tables, None, self.is_distrusted)
 
 

@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeAlias
 
 from quorumbook.env import Disk, Env
 from quorumbook.errors import CorruptStateError, InternalError, StorageError
-from quorumbook.storage.settling import settle
 
 _MARK = Struct(">qq")
 #: Replaying what is stored already changes nothing.
@@ -132,15 +131,13 @@ class LastMarks:
         """Make each copy durable as it was read, and create those that are missing.
 
         A bookie may have been killed between the write and the sync of a mark: a journal that is
-        deleted for its sake would be missed after a power cut.  And a disk that fills up later
-        cannot stop a mark whose copies are there.
+        deleted for its sake would be missed after a power cut.  If that sync failed, another one
+        writes nothing, so each copy is written again.  And a disk that fills up later cannot stop
+        a mark whose copies are there.
         """
         for directory in self._directories:
             for name, mark in zip(self._names, self._loaded(directory), strict=True):
-                if self._disk.exists(f"{directory}/{name}"):
-                    settle(self._disk, f"{directory}/{name}")
-                else:
-                    write_mark(self._disk, directory, mark, name)
+                write_mark(self._disk, directory, mark, name)
             self._disk.sync_directory(directory)
 
     @property
