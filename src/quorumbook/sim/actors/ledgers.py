@@ -26,6 +26,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
+from quorumbook.sim.histories.readers import Reading
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import Kernel, Tape
@@ -235,7 +236,7 @@ async def read_closed(
         raise
     last = reader.last_add_confirmed
     history.opened(ledger_id, process.name, last, reader.length)
-    await _read_all(history, process, reader, last)
+    await _read_all(history, Reading(history, ledger_id, process.name), reader, last)
     return reader
 
 
@@ -246,21 +247,24 @@ async def read_confirmed(
     history = life.history
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
     last = reader.last_add_confirmed
-    history.confirmed(ledger_id, process.name, last)
-    await _read_all(history, process, reader, last)
+    reading = Reading(history, ledger_id, process.name)
+    reading.confirmed(last)
+    await _read_all(history, reading, reader, last)
 
 
 async def _read_all(
-    history: History, process: Process, reader: LedgerReader, last: EntryId
+    history: History, reading: Reading, reader: LedgerReader, last: EntryId
 ) -> None:
     """Read a ledger up to what is confirmed of it, and close the reader."""
     try:
         if last >= 0:
             async for entry in reader.read(0, last):
-                history.read(reader.id, process.name, entry.entry_id, entry.payload)
+                reading.shown(entry.entry_id, entry.payload)
+        reading.ended(last)
+        reading.confirmed(reader.last_add_confirmed)
     except NoSuchEntryError as error:
         if not history.ledgers[reader.id].is_doomed:
-            history.violation(f"{process.name} was denied an entry: {error}", reader.id)
+            history.violation(f"{reading.who} was denied an entry: {error}", reader.id)
         raise
     finally:
         await reader.close()
@@ -300,11 +304,13 @@ async def follow(
 ) -> None:
     """Read a ledger while it is written, and on and on."""
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
+    reading = Reading(life.history, ledger_id, process.name)
     try:
-        life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
+        reading.confirmed(reader.last_add_confirmed)
         async for entry in reader.tail():
-            life.history.read(ledger_id, process.name, entry.entry_id, entry.payload)
-            life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
+            reading.shown(entry.entry_id, entry.payload)
+            reading.confirmed(reader.last_add_confirmed)
+        reading.left()
     finally:
         await reader.close()
 
