@@ -30,7 +30,7 @@ from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import PLAIN, LifePlan, draw
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.search.phases import PLANS, lengths
 from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.search.sometimes import Sightings
 
@@ -85,14 +85,9 @@ class Variation:
     calm: Calm | None = None
 
 
-#: How many answers clients get in a virtual second of a seed that is told how many it has.
-_OPERATIONS_A_SECOND = 25
-
-
 def of_operations(count: int) -> Variation:
     """Have mishaps until clients were told so many things, or for as long as that may take."""
-    rough_s = count / _OPERATIONS_A_SECOND
-    return Variation(plan={"operations_max": count, "rough_s": rough_s})
+    return Variation(plan={"operations_max": count})
 
 
 class Life:
@@ -118,7 +113,10 @@ class Life:
         drawn = self.tape.pick(tuple(PLANS)) if self.tape.chance(_DIRECTED_SHARE) else ""
         #: The directed phase of this run, if it has one.
         self.phase = drawn if variation.phase is None else variation.phase
-        self.plan = replace(plan, **{**PLANS.get(self.phase, PLAIN), **variation.plan})
+        changes = {**PLANS.get(self.phase, PLAIN), **variation.plan}
+        if "operations_max" in variation.plan:
+            changes = {**lengths(self.phase, variation.plan["operations_max"]), **changes}
+        self.plan = replace(plan, **changes)
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
         self.groups = GroupHistory(self.history)
