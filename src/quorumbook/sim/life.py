@@ -22,6 +22,7 @@ from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
+from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.histories.streams import StreamHistory
@@ -47,6 +48,8 @@ _ENDS: Mapping[str, _Program] = {
     "transactions": transactions.read_to_the_end,
 }
 _ATTEMPT_PAUSE_S = 1.0
+#: The first letters of those who run auto-recovery, and of those who tell others what to do.
+_RECOVERER, _DIRECTOR = "a", "s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,18 +194,13 @@ class Life:
     def start_client(self, machine: Machine) -> None:
         """Start a client machine's program again, while that is wanted."""
         program = self._programs.get(machine.name)
-        is_wanted = self.is_rough or machine.name[0] == "a"
+        is_wanted = self.is_rough or machine.name[0] == _RECOVERER
         if machine.process is None and program is not None and is_wanted:
             machine.start(lambda process: program(self, process))
 
     def _finish(self) -> None:
         kernel, history, plan = self.kernel, self.history, self.plan
-        for machine in self.cluster.clients:
-            # Writers that live on would only be fenced; auto-recovery has work to do.
-            if machine.name[0] != "a":
-                machine.kill()
-            else:
-                self.start_client(machine)
+        self._end_some_clients()
         done: set[LedgerId] = set()
 
         async def close_all(process: Process) -> None:
@@ -221,6 +219,9 @@ class Life:
             down = [each.name for each in self.cluster.bookies if not each.serves]
             history.violation(f"bookies {down} do not start when all is well again")
             return
+        if not self._let_calls_end():
+            return
+        limit_ns = kernel.now_ns + _FINISH_NS
         self.cluster.add_client("judge").start(close_all)
         everything = set(history.own_ids)
         is_over = kernel.run(lambda: done >= everything or self._is_broken(), limit_ns)
@@ -237,6 +238,33 @@ class Life:
                 self._wait_for_copies()
             if not history.violations:
                 self._wait_for_rest()
+
+    def _end_some_clients(self) -> None:
+        """Kill some clients in the middle of what they do, and have all others go on."""
+        for machine in self.cluster.clients:
+            if machine.name[0] == _RECOVERER:
+                self.start_client(machine)
+            elif machine.name[0] == _DIRECTOR or self.tape.chance(0.5):
+                machine.kill()
+            if machine.process is not None:
+                machine.process.go_on()
+
+    def _let_calls_end(self) -> bool:
+        """Wait until clients were told all they asked for, and end them; False if that fails."""
+        kernel, calls = self.kernel, self.history.calls
+        since_ns = kernel.now_ns
+
+        def is_over() -> bool:
+            return self._is_broken() or calls.are_over
+
+        if not kernel.run(is_over, since_ns + int(BOUND_OF_STREAMS_S * SECOND)):
+            for what in calls.overdue(since_ns):
+                self.history.violation(f"a call does not end when all is well again: {what}")
+        for machine in self.cluster.clients:
+            # Writers that live on would only be fenced; auto-recovery has work to do.
+            if machine.name[0] != _RECOVERER:
+                machine.kill()
+        return not self._is_broken()
 
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel

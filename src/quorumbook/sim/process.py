@@ -13,10 +13,12 @@ What jobs take in virtual time is here too: each call of the disk has a price.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from quorumbook.env import Env
+from quorumbook.errors import QuorumbookError
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND, Kernel
 from quorumbook.sim.loop import EscapeError, ProcessLoop
@@ -201,6 +203,7 @@ class Process:
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
         """Run what it was started for; called on its loop."""
         self.main = self.loop.create_task(main)
+        self.main.add_done_callback(self._main_ended)
 
     def pause(self, duration_ns: int | None) -> None:
         """Stand still for a time, or until somebody says so."""
@@ -233,6 +236,12 @@ class Process:
             self.threads.rest(tape.heavy_ns(machine.sync_ns, machine.slow_syncs, _SLOWEST_SYNC_NS))
         else:
             self.threads.spend(_CALL_NS)
+
+    def _main_ended(self, task: asyncio.Task[None]) -> None:
+        # Nobody awaits it, so nobody else would hear of a bug in it.
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, QuorumbookError):
+            self._error({"message": "its program ends", "exception": error})
 
     def _error(self, context: dict[str, Any]) -> None:
         if not self.is_dead:

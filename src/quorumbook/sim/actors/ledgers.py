@@ -120,7 +120,7 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
         explicit_entry_ids=has_chosen_ids,
     )
     ledger = history.created(writer.id, process.name, ack_quorum, lambda: writer.last_add_confirmed)
-    appends = Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
+    appends = Appends(life, process, writer, ledger, is_deferred, has_chosen_ids)
     count = 1 + tape.below(plan.entries_max)
     while len(ledger.sent) < count and life.is_rough:
         appends.check()
@@ -129,18 +129,22 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
         while len(appends.pending) > _WINDOW or (appends.pending and writer.is_closed):
             await asyncio.wait(appends.pending, return_when=asyncio.FIRST_COMPLETED)
         if is_deferred and tape.chance(0.3):
-            history.forced(writer.id, process.name, await writer.force())
+            with history.calls.under_way(process, f"forcing ledger {writer.id}"):
+                last = await writer.force()
+            history.forced(writer.id, process.name, last)
     ending = tape.below(4)
     if ending < 2:
-        await close(history, process.name, writer)
+        await close(history, process, writer)
     elif ending == 2:
-        await writer.abort()
+        with history.calls.under_way(process, f"letting go of ledger {writer.id}"):
+            await writer.abort()
 
 
-async def close(history: History, who: str, writer: LedgerWriter) -> None:
+async def close(history: History, process: Process, writer: LedgerWriter) -> None:
     """Close a ledger, and tell where it ends."""
-    await writer.close()
-    end = writer.metadata
+    with history.calls.under_way(process, f"closing ledger {writer.id}"):
+        await writer.close()
+    end, who = writer.metadata, process.name
     history.closed(writer.id, who, writer.last_add_confirmed)
     history.opened(writer.id, who, end.last_entry_id, end.length)
 
@@ -151,14 +155,15 @@ class Appends:
     def __init__(
         self,
         life: ActorsLife,
-        who: str,
+        process: Process,
         writer: LedgerWriter,
         ledger: LedgerHistory,
         is_deferred: bool,
         has_chosen_ids: bool,
     ) -> None:
         self._life = life
-        self._who = who
+        self._process = process
+        self._who = process.name
         self._writer = writer
         self._ledger = ledger
         self._is_deferred = is_deferred
@@ -190,9 +195,12 @@ class Appends:
 
     def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
         self.pending.add(future)
+        calls = self._life.history.calls
+        call = calls.begin(self._process, f"appending entry {entry_id} to ledger {self._writer.id}")
 
         def done(future: asyncio.Future[EntryId]) -> None:
             self.pending.discard(future)
+            calls.end(call)
             self.check()
             history, ledger_id = self._life.history, self._writer.id
             if future.cancelled():
@@ -236,7 +244,7 @@ async def read_closed(
         raise
     last = reader.last_add_confirmed
     history.opened(ledger_id, process.name, last, reader.length)
-    await _read_all(history, Reading(history, ledger_id, process.name), reader, last)
+    await _read_all(process, Reading(history, ledger_id, process.name), reader, last)
     return reader
 
 
@@ -249,17 +257,19 @@ async def read_confirmed(
     last = reader.last_add_confirmed
     reading = Reading(history, ledger_id, process.name)
     reading.confirmed(last)
-    await _read_all(history, reading, reader, last)
+    await _read_all(process, reading, reader, last)
 
 
 async def _read_all(
-    history: History, reading: Reading, reader: LedgerReader, last: EntryId
+    process: Process, reading: Reading, reader: LedgerReader, last: EntryId
 ) -> None:
     """Read a ledger up to what is confirmed of it, and close the reader."""
+    history = reading.history
     try:
-        if last >= 0:
-            async for entry in reader.read(0, last):
-                reading.shown(entry.entry_id, entry.payload)
+        with history.calls.under_way(process, f"reading ledger {reader.id}"):
+            if last >= 0:
+                async for entry in reader.read(0, last):
+                    reading.shown(entry.entry_id, entry.payload)
         reading.ended(last)
         reading.confirmed(reader.last_add_confirmed)
     except NoSuchEntryError as error:
@@ -267,7 +277,8 @@ async def _read_all(
             history.violation(f"{reading.who} was denied an entry: {error}", reader.id)
         raise
     finally:
-        await reader.close()
+        with history.calls.under_way(process, f"closing a reader of ledger {reader.id}"):
+            await reader.close()
 
 
 async def delete(life: ActorsLife, process: Process) -> None:
@@ -312,7 +323,9 @@ async def follow(
             reading.confirmed(reader.last_add_confirmed)
         reading.left()
     finally:
-        await reader.close()
+        calls = life.history.calls
+        with calls.under_way(process, f"closing a reader of ledger {ledger_id}"):
+            await reader.close()
 
 
 async def replicate(life: ActorsLife, process: Process) -> None:

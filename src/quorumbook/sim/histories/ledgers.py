@@ -1,10 +1,12 @@
 """What everybody was told, and whether it can all be true.
 
     I1   no acknowledged entry lies behind the end of a closed ledger
-    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent
+    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent, each once
+         and in order (``readers``)
     I3   an entry is what its writer sent, whoever reads it
     I4   what a reader was shown, no later end of the ledger denies; and it is told nothing as
-         confirmed that is not, to the writer or by the ledger's end
+         confirmed that is not, to the writer or by the ledger's end; nor less than before
+         (``readers``)
     I5   all who see a ledger closed see the same end, and it does not move; a writer whose close
          succeeds closed at what was confirmed to it; what a metadata
          driver says of a write is what happened (``metadata.zookeeper_store``)
@@ -14,7 +16,8 @@
     I8   no bookie that has answered a fence takes a writer's add (``bookies``)
     I9   nobody is denied an entry below the end
     I10  no ledger goes that nobody deleted
-    I11  everything ends when all is well again (``life``)
+    I11  everything ends when all is well again (``life``), each call of a client as well
+         (``calls``)
     I12  bookies hold nothing when nobody asks for anything (``bookies``)
     I13  of no ledger it stays written down that it lacks copies, when all is well again (``life``)
     I14  the stream: ``streams``
@@ -32,6 +35,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.metadata_format import decode
 from quorumbook.metadata.tree import Row
+from quorumbook.sim.histories.calls import Calls
 from quorumbook.sim.kernel import SECOND, Kernel
 
 #: Of the ledgers that are not a stream's.
@@ -83,6 +87,8 @@ class History:
         self.on_new: Callable[[LedgerId], None] = lambda _: None
         #: Ledgers of which the metadata say that they lack copies.
         self.marked: set[LedgerId] = set()
+        #: What clients wait for.
+        self.calls = Calls(kernel)
         self._seen: dict[str, bytes] = {}
 
     @property

@@ -22,7 +22,7 @@ class Reading:
     """
 
     def __init__(self, history: History, ledger_id: LedgerId, who: str) -> None:
-        self._history = history
+        self.history = history
         self._ledger_id = ledger_id
         self.who = who
         self._next: EntryId = 0
@@ -33,7 +33,7 @@ class Reading:
         if entry_id != self._next:
             self._wrong(f"was shown entry {entry_id}, and entry {self._next} was next")
         self._next = entry_id + 1
-        self._history.read(self._ledger_id, self.who, entry_id, payload)
+        self.history.read(self._ledger_id, self.who, entry_id, payload)
 
     def confirmed(self, entry_id: EntryId) -> None:
         """The reader was told a last add confirmed."""
@@ -42,7 +42,7 @@ class Reading:
         elif entry_id < self._next - 1:
             self._wrong(f"was shown entry {self._next - 1}, and knows {entry_id} as confirmed")
         self._confirmed = entry_id
-        self._history.confirmed(self._ledger_id, self.who, entry_id)
+        self.history.confirmed(self._ledger_id, self.who, entry_id)
 
     def ended(self, last: EntryId) -> None:
         """A read up to some entry came to its end."""
@@ -51,7 +51,7 @@ class Reading:
 
     def left(self) -> None:
         """Following the ledger came to its end, which is that of a closed ledger."""
-        ledger = self._history.ledgers[self._ledger_id]
+        ledger = self.history.ledgers[self._ledger_id]
         metadata = ledger.metadata
         if metadata is None and ledger.is_doomed:
             return
@@ -61,4 +61,4 @@ class Reading:
             self.ended(metadata.last_entry_id)
 
     def _wrong(self, text: str) -> None:
-        self._history.violation(f"{self.who} {text}", self._ledger_id)
+        self.history.violation(f"{self.who} {text}", self._ledger_id)
