@@ -255,6 +255,7 @@ class SimulatedCluster:
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
         #: The only bookie whose disk loses or changes what was durable.
         self.victim: BookieMachine | None = None
+        self.answers.victim = lambda: None if self.victim is None else self.victim.name
         self.clients: list[Machine] = []
 
     def add_client(self, name: str) -> Machine:

@@ -16,7 +16,6 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
 from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
@@ -24,7 +23,7 @@ from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.histories.groups import GroupHistory
-from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.ledgers import History, holders
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
@@ -126,6 +125,8 @@ class Life:
         self.transactions = TransactionHistory(self.history)
         self.cluster = SimulatedCluster(self.kernel, self.plan, self.history)
         self.is_rough = True
+        #: Auto-recovery has looked for missing copies, and made them.
+        self._are_counted = False
         self._programs: dict[str, _Program] = {}
         self.nemesis = Nemesis(self.cluster, self.start_client)
 
@@ -232,7 +233,8 @@ class Life:
             history.violation("a bookie does not stay when all is well again")
         else:
             for way, read in _ENDS.items():
-                if plan.has(way) and not self._read(way, read, limit_ns):
+                name = f"reader of {way}"
+                if plan.has(way) and not self._run_to_its_end(name, read, limit_ns):
                     history.violation(f"{way} cannot be read when all is well again")
             if plan.has_auto_recovery and not history.violations:
                 self._wait_for_copies()
@@ -269,6 +271,10 @@ class Life:
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel
         limit_ns = kernel.now_ns + _HEALED_NS
+        if not self._run_to_its_end("counter", actors.have_copies_counted, limit_ns):
+            history.violation("the auditor does not count copies when all is well again")
+            return
+        self._are_counted = True
         if not kernel.run(lambda: not history.marked or self._is_broken(), limit_ns):
             marked = min(history.marked)
             history.violation(
@@ -287,16 +293,16 @@ class Life:
             held = {each.name: each.held for each in bookies if each.serves and each.held}
             self.history.violation(f"bookies hold on to what nobody needs: {held}")
 
-    def _read(self, way: str, read: _Program, limit_ns: int) -> bool:
-        is_read = False
+    def _run_to_its_end(self, name: str, program: _Program, limit_ns: int) -> bool:
+        is_over = False
 
         async def main(process: Process) -> None:
-            nonlocal is_read
-            await read(self, process)
-            is_read = True
+            nonlocal is_over
+            await program(self, process)
+            is_over = True
 
-        self.cluster.add_client(f"reader of {way}").start(main)
-        return self.kernel.run(lambda: is_read or self._is_broken(), limit_ns)
+        self.cluster.add_client(name).start(main)
+        return self.kernel.run(lambda: is_over or self._is_broken(), limit_ns)
 
     def _audit(self) -> None:
         """Read every entry from every bookie that should have it."""
@@ -322,7 +328,7 @@ class Life:
                 (ledger_id, entry_id)
                 for ledger_id, metadata in closed
                 for entry_id in range(metadata.last_entry_id + 1)
-                if machine.name in _holders(metadata, entry_id)
+                if machine.name in holders(metadata, entry_id)
             ]
             machine.process.loop.deliver(ask, machine, wanted)  # type: ignore[union-attr]
         if not self.kernel.run(lambda: not waiting, self.kernel.now_ns + _FINISH_NS):
@@ -333,9 +339,13 @@ class Life:
             for entry_id in range(metadata.last_entry_id + 1):
                 count = copies.get((ledger_id, entry_id), 0)
                 victim = self.cluster.victim
-                is_damaged = victim is not None and victim.name in _holders(metadata, entry_id)
-                if count < metadata.ack_quorum_size - is_damaged:
-                    text = f"entry {entry_id} has {count} copies"
+                is_damaged = victim is not None and victim.name in holders(metadata, entry_id)
+                wanted = metadata.ack_quorum_size
+                if self._are_counted:
+                    # What lacked copies was found by the auditor, and a worker made them.
+                    wanted = metadata.write_quorum_size
+                if count < wanted - is_damaged:
+                    text = f"entry {entry_id} has {count} copies, and not {wanted}"
                     self.history.violation(text, ledger_id)
 
     def _closed(self) -> list[tuple[LedgerId, LedgerMetadata]]:
@@ -359,12 +369,6 @@ class Life:
             return True
         self.history.found(ledger_id, machine.name, entry_id, seal.payload(entry))
         return True
-
-
-def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
-    ensemble = metadata.fragment_of(entry_id).ensemble
-    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-    return {ensemble[place] for place in places}
 
 
 def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None = None) -> Outcome:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.autorecovery.process import AutoRecovery
+from quorumbook.client.context import client_store
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter, check_accounts
 from quorumbook.errors import (
@@ -23,6 +24,8 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
@@ -33,6 +36,7 @@ from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Machine, Process
 
+T = TypeVar("T")
 _WINDOW = 32
 
 
@@ -338,3 +342,23 @@ async def replicate(life: ActorsLife, process: Process) -> None:
         )
         AutoRecovery(client, options).start()
         await asyncio.get_running_loop().create_future()
+
+
+async def have_copies_counted(life: ActorsLife, process: Process) -> None:
+    """Ask the auditor to count all copies, and wait until it has."""
+    async with started(life, process) as client:
+        queue = UnderreplicationQueue(client_store(client), process.name)
+        await insist(lambda: queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0))
+        while not await insist(lambda: queue.checked_at_ms(PeriodicCheck.REPLICAS)):
+            await asyncio.sleep(0.2)
+
+
+async def insist(do: Callable[[], Awaitable[T]]) -> T:
+    """Do something again and again until it succeeds."""
+    while True:
+        try:
+            return await do()
+        except ConfigError:
+            raise
+        except QuorumbookError:
+            await asyncio.sleep(0.2)

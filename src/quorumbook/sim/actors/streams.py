@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, TypeVar
 
-from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last, started, tried
+from quorumbook.errors import QuorumbookError
+from quorumbook.sim.actors.ledgers import ActorsLife, insist, read_at_last, started, tried
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.process import Process
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
@@ -46,18 +46,8 @@ async def made(
             roll_entries=8,
             compression="lz4" if plan.has("small_frames") else "none",
         )
-        namespace = await _insist(lambda: Namespace.open(NAMESPACE, client=client))
-        yield await _insist(lambda: make(namespace, policy))
-
-
-async def _insist(do: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await do()
-        except ConfigError:
-            raise
-        except QuorumbookError:
-            await asyncio.sleep(0.2)
+        namespace = await insist(lambda: Namespace.open(NAMESPACE, client=client))
+        yield await insist(lambda: make(namespace, policy))
 
 
 @contextlib.asynccontextmanager

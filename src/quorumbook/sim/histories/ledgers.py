@@ -14,7 +14,8 @@
     I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
          it (``life``)
     I8   no bookie that has answered a fence takes a writer's add (``bookies``)
-    I9   nobody is denied an entry below the end
+    I9   nobody is denied an entry below the end, and no bookie denies what it acknowledged
+         (``bookies``)
     I10  no ledger goes that nobody deleted
     I11  everything ends when all is well again (``life``), each call of a client as well
          (``calls``)
@@ -31,9 +32,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ids import BookieId, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.metadata_format import decode
+from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.tree import Row
 from quorumbook.sim.histories.calls import Calls
 from quorumbook.sim.kernel import SECOND, Kernel
@@ -314,3 +316,10 @@ class History:
             # Once is enough.
             ledger.acknowledged = {i for i in ledger.acknowledged if i <= metadata.last_entry_id}
             ledger.shown = min(ledger.shown, metadata.last_entry_id)
+
+
+def holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[BookieId]:
+    """Return the bookies that the metadata names for an entry."""
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+    return {ensemble[place] for place in places}
