@@ -334,6 +334,7 @@ async def follow(
 
 async def replicate(life: ActorsLife, process: Process) -> None:
     """Run auditor and replication worker."""
+    life.history.has_workers = True
     async with started(life, process) as client:
         options = RecoveryOptions(
             name=process.name,
@@ -349,8 +350,10 @@ async def have_copies_counted(life: ActorsLife, process: Process) -> None:
     async with started(life, process) as client:
         queue = UnderreplicationQueue(client_store(client), process.name)
         await insist(lambda: queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0))
-        while not await insist(lambda: queue.checked_at_ms(PeriodicCheck.REPLICAS)):
+        checked_at_ms: int | None = 0
+        while not checked_at_ms:
             await asyncio.sleep(0.2)
+            checked_at_ms = await insist(lambda: queue.checked_at_ms(PeriodicCheck.REPLICAS))
 
 
 async def insist(do: Callable[[], Awaitable[T]]) -> T:
