@@ -163,6 +163,7 @@ class Life:
             self.streams.acknowledged,
             dict(self.nemesis.counts),
             tuple(kernel.trace.lines or ()),
+            dict(history.sightings),
         )
 
     def _is_broken(self) -> bool:
@@ -340,12 +341,12 @@ class Life:
                 count = copies.get((ledger_id, entry_id), 0)
                 victim = self.cluster.victim
                 is_damaged = victim is not None and victim.name in holders(metadata, entry_id)
-                wanted = metadata.ack_quorum_size
+                least = metadata.ack_quorum_size
                 if self._are_counted:
                     # What lacked copies was found by the auditor, and a worker made them.
-                    wanted = metadata.write_quorum_size
-                if count < wanted - is_damaged:
-                    text = f"entry {entry_id} has {count} copies, and not {wanted}"
+                    least = metadata.write_quorum_size
+                if count < least - is_damaged:
+                    text = f"entry {entry_id} has {count} copies, and not {least}"
                     self.history.violation(text, ledger_id)
 
     def _closed(self) -> list[tuple[LedgerId, LedgerMetadata]]:
@@ -376,7 +377,7 @@ def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None
     sightings = Sightings()
     with apart(sightings) as at_end:
         outcome = _lived(at_end, Life(seed, keep_trace=keep_trace, variation=variation))
-    return replace(outcome, sightings=dict(sightings.counts))
+    return replace(outcome, sightings={**outcome.sightings, **sightings.counts})
 
 
 def _lived(at_end: Callable[[Callable[[], None]], None], life: Life) -> Outcome:

@@ -15,6 +15,7 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.sim.actors.ledgers import ActorsLife, insist, read_at_last, started, tried
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.process import Process
+from quorumbook.sim.search.sometimes import TRUNCATED
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
 
 T = TypeVar("T")
@@ -91,6 +92,7 @@ async def _produce_once(life: ActorsLife, process: Process, stream: Stream) -> N
             history.truncated = max(history.truncated, before)
             with under_way(life, process, "truncating it"):
                 await stream.truncate(SequenceId(before))
+            life.history.sightings[TRUNCATED] += 1
     finally:
         with under_way(life, process, "closing a writer"):
             if tape.chance(0.7):
