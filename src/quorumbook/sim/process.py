@@ -13,7 +13,6 @@ What jobs take in virtual time is here too: each call of the disk has a price.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -202,8 +201,7 @@ class Process:
 
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
         """Run what it was started for; called on its loop."""
-        self.main = self.loop.create_task(main)
-        self.main.add_done_callback(self._main_ended)
+        self.main = self.loop.create_task(self._run(main))
 
     def pause(self, duration_ns: int | None) -> None:
         """Stand still for a time, or until somebody says so."""
@@ -237,10 +235,12 @@ class Process:
         else:
             self.threads.spend(_CALL_NS)
 
-    def _main_ended(self, task: asyncio.Task[None]) -> None:
-        # Nobody awaits it, so nobody else would hear of a bug in it.
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, QuorumbookError):
+    async def _run(self, main: Coroutine[Any, Any, None]) -> None:
+        try:
+            await main
+        except QuorumbookError as error:
+            self.kernel.trace.note(self.name, "ends", type(error).__name__)
+        except Exception as error:  # nobody awaits it, so nobody else would hear of a bug in it
             self._error({"message": "its program ends", "exception": error})
 
     def _error(self, context: dict[str, Any]) -> None:

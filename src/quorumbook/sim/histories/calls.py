@@ -22,7 +22,7 @@ BOUND_OF_STREAMS_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class PendingCall:
     """One that was begun."""
 
     process: Process
@@ -40,15 +40,15 @@ class Calls:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._open: dict[Call, None] = {}
+        self._open: dict[PendingCall, None] = {}
 
-    def begin(self, process: Process, what: str, bound_s: float = BOUND_S) -> Call:
+    def begin(self, process: Process, what: str, bound_s: float = BOUND_S) -> PendingCall:
         """A process calls something."""
-        call = Call(process, what, self._kernel.now_ns, int(bound_s * SECOND))
+        call = PendingCall(process, what, self._kernel.now_ns, int(bound_s * SECOND))
         self._open[call] = None
         return call
 
-    def end(self, call: Call) -> None:
+    def end(self, call: PendingCall) -> None:
         """It was told what came of it."""
         self._open.pop(call, None)
 

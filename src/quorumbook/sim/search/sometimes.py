@@ -27,7 +27,6 @@ SOMETIMES = {
         "%s ends in a write that a kill or a loss of power cut short"
     ),
     "a ZooKeeper session is over": "ZooKeeper session 0x%x is over",
-    "a bookie has to register later": "the bookie's state is not registered yet: %s",
     "a damaged or doubted ledger is whole again": "ledger %d is whole here again",
     "a worker moves copies": "ledger %d: from entry %d on, %s",
     "garbage collection drops deleted ledgers": (
