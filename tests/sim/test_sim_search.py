@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quorumbook.sim.kernel import Calm, Tape
-from quorumbook.sim.life import Variation, of_operations, run_seed
+from quorumbook.sim.life import Life, Variation, of_operations, run_seed
 from quorumbook.sim.search.phases import PLANS
 from quorumbook.sim.search.shrinking import Case, Shrinker, kind_of
-from quorumbook.sim.search.sometimes import SOMETIMES
+from quorumbook.sim.search.sometimes import SOMETIMES, STATES
 from sim.mutants.planting import SOURCES, all_mutants, planted
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
+#: Nearly all states are seen within three.
+_SEEDS_OF_A_PHASE = 20
 
 
 def test_a_calm_stretch_changes_nothing_before_and_behind_it():
@@ -42,6 +45,26 @@ def test_a_story_gets_shorter_and_breaks_the_same_promise():
 def test_rare_states_are_told_by_messages_of_the_sources():
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
     assert [text for text in SOMETIMES.values() if sources.count(f'"{text}"') < 2] == []
+
+
+def test_a_few_seeds_of_each_phase_reach_every_rare_state():
+    seen: set[str] = set()
+    for seed in range(_SEEDS_OF_A_PHASE):
+        for phase in ("", *PLANS):
+            seen |= run_seed(seed, variation=Variation(phase=phase)).sightings.keys()
+        if seen == set(STATES):
+            break
+    assert set(STATES) - seen == set()
+
+
+def test_few_operations_last_as_long_as_workers_need():
+    outcomes = [
+        run_seed(seed, variation=replace(of_operations(40), phase="healing")) for seed in range(4)
+    ]
+    assert sum(each.sightings.get("a worker moves copies", 0) for each in outcomes) > 0
+    # What the phase says, and not what so few operations take elsewhere.
+    assert {each.plan.rough_s for each in outcomes} == {PLANS["healing"]["rough_s"]}
+    assert Life(1, variation=replace(of_operations(40), phase="")).plan.rough_s == 40 / 25
 
 
 @pytest.mark.parametrize("phase", PLANS)

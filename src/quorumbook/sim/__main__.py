@@ -4,8 +4,8 @@
     python -m quorumbook.sim replay 17 --trace
     python -m quorumbook.sim shrink 17 --to tests/sim/corpus/late-ack.json
 
-With ``--operations N`` mishaps end when clients were told N things, or after N/25 virtual seconds:
-many short lives in the time of a long one.
+With ``--operations N`` mishaps end when clients were told N things, or after N/25 virtual seconds
+if the seed's directed phase has no length of its own: many short lives in the time of a long one.
 ``run`` prints each seed that breaks a promise, and ends with exit code 1 if there is one.  Every
 hundredth seed is run twice: the same seed must be the same run.  With ``--keep`` a run that ended
 early goes on with the seeds that are left.

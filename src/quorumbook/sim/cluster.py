@@ -16,7 +16,10 @@ from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.errors import CookieError, CorruptJournalError, MetadataError, StorageError
+from quorumbook.ids import LedgerId
+from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
@@ -50,9 +53,25 @@ class SimClient(BookKeeper):
         super().__init__("memory://simulated", options=options, env=process.env)
         self._cluster = cluster
         self._process = process
+        self._calls = cluster.history.calls
 
     async def _open_store(self) -> MetadataStore:
         return await self._cluster.store(self._process, self._options.session_timeout_s)
+
+    # What each is called with is the client's affair: here it is noted that it was.
+
+    async def _create(self, *arguments: Any) -> tuple[LedgerMetadata, int]:
+        with self._calls.under_way(self._process, "creating a ledger"):
+            return await super()._create(*arguments)
+
+    async def _open(self, ledger_id: LedgerId, wanted: Any) -> LedgerReader:
+        with self._calls.under_way(self._process, f"opening ledger {ledger_id}"):
+            return await super()._open(ledger_id, wanted)
+
+    async def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete a ledger."""
+        with self._calls.under_way(self._process, f"deleting ledger {ledger_id}"):
+            await super().delete_ledger(ledger_id)
 
 
 class _Bookie(Bookie):
@@ -261,6 +280,7 @@ class SimulatedCluster:
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
         #: The only bookie whose disk loses or changes what was durable.
         self.victim: BookieMachine | None = None
+        self.answers.victim = lambda: None if self.victim is None else self.victim.name
         self.clients: list[Machine] = []
 
     def add_client(self, name: str) -> Machine:

@@ -16,21 +16,21 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.protocol.digest import digester
 from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
+from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.histories.groups import GroupHistory
-from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.ledgers import History, holders
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import PLAIN, LifePlan, draw
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.search.phases import PLANS, lengths
 from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.search.sometimes import Sightings
 
@@ -47,6 +47,8 @@ _ENDS: Mapping[str, _Program] = {
     "transactions": transactions.read_to_the_end,
 }
 _ATTEMPT_PAUSE_S = 1.0
+#: The first letters of those who run auto-recovery, and of those who tell others what to do.
+_RECOVERER, _DIRECTOR = "a", "s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,9 @@ class Variation:
     calm: Calm | None = None
 
 
-#: How many answers clients get in a virtual second of a seed that is told how many it has.
-_OPERATIONS_A_SECOND = 25
-
-
 def of_operations(count: int) -> Variation:
     """Have mishaps until clients were told so many things, or for as long as that may take."""
-    rough_s = count / _OPERATIONS_A_SECOND
-    return Variation(plan={"operations_max": count, "rough_s": rough_s})
+    return Variation(plan={"operations_max": count})
 
 
 class Life:
@@ -118,13 +115,18 @@ class Life:
         drawn = self.tape.pick(tuple(PLANS)) if self.tape.chance(_DIRECTED_SHARE) else ""
         #: The directed phase of this run, if it has one.
         self.phase = drawn if variation.phase is None else variation.phase
-        self.plan = replace(plan, **{**PLANS.get(self.phase, PLAIN), **variation.plan})
+        changes = {**PLANS.get(self.phase, PLAIN), **variation.plan}
+        if "operations_max" in variation.plan:
+            changes = {**lengths(self.phase, variation.plan["operations_max"]), **changes}
+        self.plan = replace(plan, **changes)
         self.history = History(self.kernel)
         self.streams = StreamHistory(self.history)
         self.groups = GroupHistory(self.history)
         self.transactions = TransactionHistory(self.history)
         self.cluster = SimulatedCluster(self.kernel, self.plan, self.history)
         self.is_rough = True
+        #: Auto-recovery has looked for missing copies, and made them.
+        self._are_counted = False
         self._programs: dict[str, _Program] = {}
         self.nemesis = Nemesis(self.cluster, self.start_client)
 
@@ -161,6 +163,7 @@ class Life:
             self.streams.acknowledged,
             dict(self.nemesis.counts),
             tuple(kernel.trace.lines or ()),
+            dict(history.sightings),
         )
 
     def _is_broken(self) -> bool:
@@ -193,18 +196,13 @@ class Life:
     def start_client(self, machine: Machine) -> None:
         """Start a client machine's program again, while that is wanted."""
         program = self._programs.get(machine.name)
-        is_wanted = self.is_rough or machine.name[0] == "a"
+        is_wanted = self.is_rough or machine.name[0] == _RECOVERER
         if machine.process is None and program is not None and is_wanted:
             machine.start(lambda process: program(self, process))
 
     def _finish(self) -> None:
         kernel, history, plan = self.kernel, self.history, self.plan
-        for machine in self.cluster.clients:
-            # Writers that live on would only be fenced; auto-recovery has work to do.
-            if machine.name[0] != "a":
-                machine.kill()
-            else:
-                self.start_client(machine)
+        self._end_some_clients()
         done: set[LedgerId] = set()
 
         async def close_all(process: Process) -> None:
@@ -223,6 +221,9 @@ class Life:
             down = [each.name for each in self.cluster.bookies if not each.serves]
             history.violation(f"bookies {down} do not start when all is well again")
             return
+        if not self._let_calls_end():
+            return
+        limit_ns = kernel.now_ns + _FINISH_NS
         self.cluster.add_client("judge").start(close_all)
         everything = set(history.own_ids)
         is_over = kernel.run(lambda: done >= everything or self._is_broken(), limit_ns)
@@ -233,16 +234,48 @@ class Life:
             history.violation("a bookie does not stay when all is well again")
         else:
             for way, read in _ENDS.items():
-                if plan.has(way) and not self._read(way, read, limit_ns):
+                name = f"reader of {way}"
+                if plan.has(way) and not self._run_to_its_end(name, read, limit_ns):
                     history.violation(f"{way} cannot be read when all is well again")
             if plan.has_auto_recovery and not history.violations:
                 self._wait_for_copies()
             if not history.violations:
                 self._wait_for_rest()
 
+    def _end_some_clients(self) -> None:
+        """Kill some clients in the middle of what they do, and have all others go on."""
+        for machine in self.cluster.clients:
+            if machine.name[0] == _RECOVERER:
+                self.start_client(machine)
+            elif machine.name[0] == _DIRECTOR or self.tape.chance(0.5):
+                machine.kill()
+            if machine.process is not None:
+                machine.process.go_on()
+
+    def _let_calls_end(self) -> bool:
+        """Wait until clients were told all they asked for, and end them; False if that fails."""
+        kernel, calls = self.kernel, self.history.calls
+        since_ns = kernel.now_ns
+
+        def is_over() -> bool:
+            return self._is_broken() or calls.are_over
+
+        if not kernel.run(is_over, since_ns + int(BOUND_OF_STREAMS_S * SECOND)):
+            for what in calls.overdue(since_ns):
+                self.history.violation(f"a call does not end when all is well again: {what}")
+        for machine in self.cluster.clients:
+            # Writers that live on would only be fenced; auto-recovery has work to do.
+            if machine.name[0] != _RECOVERER:
+                machine.kill()
+        return not self._is_broken()
+
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel
         limit_ns = kernel.now_ns + _HEALED_NS
+        if not self._run_to_its_end("counter", actors.have_copies_counted, limit_ns):
+            history.violation("the auditor does not count copies when all is well again")
+            return
+        self._are_counted = True
         if not kernel.run(lambda: not history.marked or self._is_broken(), limit_ns):
             marked = min(history.marked)
             history.violation(
@@ -261,16 +294,16 @@ class Life:
             held = {each.name: each.held for each in bookies if each.serves and each.held}
             self.history.violation(f"bookies hold on to what nobody needs: {held}")
 
-    def _read(self, way: str, read: _Program, limit_ns: int) -> bool:
-        is_read = False
+    def _run_to_its_end(self, name: str, program: _Program, limit_ns: int) -> bool:
+        is_over = False
 
         async def main(process: Process) -> None:
-            nonlocal is_read
-            await read(self, process)
-            is_read = True
+            nonlocal is_over
+            await program(self, process)
+            is_over = True
 
-        self.cluster.add_client(f"reader of {way}").start(main)
-        return self.kernel.run(lambda: is_read or self._is_broken(), limit_ns)
+        self.cluster.add_client(name).start(main)
+        return self.kernel.run(lambda: is_over or self._is_broken(), limit_ns)
 
     def _audit(self) -> None:
         """Read every entry from every bookie that should have it."""
@@ -296,7 +329,7 @@ class Life:
                 (ledger_id, entry_id)
                 for ledger_id, metadata in closed
                 for entry_id in range(metadata.last_entry_id + 1)
-                if machine.name in _holders(metadata, entry_id)
+                if machine.name in holders(metadata, entry_id)
             ]
             machine.process.loop.deliver(ask, machine, wanted)  # type: ignore[union-attr]
         if not self.kernel.run(lambda: not waiting, self.kernel.now_ns + _FINISH_NS):
@@ -307,9 +340,13 @@ class Life:
             for entry_id in range(metadata.last_entry_id + 1):
                 count = copies.get((ledger_id, entry_id), 0)
                 victim = self.cluster.victim
-                is_damaged = victim is not None and victim.name in _holders(metadata, entry_id)
-                if count < metadata.ack_quorum_size - is_damaged:
-                    text = f"entry {entry_id} has {count} copies"
+                is_damaged = victim is not None and victim.name in holders(metadata, entry_id)
+                least = metadata.ack_quorum_size
+                if self._are_counted:
+                    # What lacked copies was found by the auditor, and a worker made them.
+                    least = metadata.write_quorum_size
+                if count < least - is_damaged:
+                    text = f"entry {entry_id} has {count} copies, and not {least}"
                     self.history.violation(text, ledger_id)
 
     def _closed(self) -> list[tuple[LedgerId, LedgerMetadata]]:
@@ -335,18 +372,12 @@ class Life:
         return True
 
 
-def _holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[str]:
-    ensemble = metadata.fragment_of(entry_id).ensemble
-    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-    return {ensemble[place] for place in places}
-
-
 def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None = None) -> Outcome:
     """Run one seed."""
     sightings = Sightings()
     with apart(sightings) as at_end:
         outcome = _lived(at_end, Life(seed, keep_trace=keep_trace, variation=variation))
-    return replace(outcome, sightings=dict(sightings.counts))
+    return replace(outcome, sightings={**outcome.sightings, **sightings.counts})
 
 
 def _lived(at_end: Callable[[Callable[[], None]], None], life: Life) -> Outcome:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from quorumbook.env import Env
+from quorumbook.errors import QuorumbookError
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND, Kernel
 from quorumbook.sim.loop import EscapeError, ProcessLoop
@@ -204,7 +205,7 @@ class Process:
 
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
         """Run what it was started for; called on its loop."""
-        self.main = self.loop.create_task(main)
+        self.main = self.loop.create_task(self._run(main))
 
     def pause(self, duration_ns: int | None) -> None:
         """Stand still for a time, or until somebody says so."""
@@ -237,6 +238,14 @@ class Process:
             self.threads.rest(tape.heavy_ns(machine.sync_ns, machine.slow_syncs, _SLOWEST_SYNC_NS))
         else:
             self.threads.spend(_CALL_NS)
+
+    async def _run(self, main: Coroutine[Any, Any, None]) -> None:
+        try:
+            await main
+        except QuorumbookError as error:
+            self.kernel.trace.note(self.name, "ends", type(error).__name__)
+        except Exception as error:  # nobody awaits it, so nobody else would hear of a bug in it
+            self._error({"message": "its program ends", "exception": error})
 
     def _error(self, context: dict[str, Any]) -> None:
         if not self.is_dead:

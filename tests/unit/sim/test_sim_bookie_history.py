@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from quorumbook.protocol.requests import AddRun
+from quorumbook.ids import INVALID_ENTRY_ID
+from quorumbook.ledger.metadata import Fragment, LedgerMetadata
+from quorumbook.protocol.requests import AddRun, Read
 from quorumbook.protocol.status import Status
 from quorumbook.sim.histories.bookies import Around, BookieHistory
-from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.ledgers import PASSWORD, History
 from quorumbook.sim.kernel import Kernel
 
 QUIET = Around(tasks=6, connections=2, open_files=5, files=9)
@@ -22,7 +24,8 @@ class _Operations:
     def __init__(self) -> None:
         self.begun: list[Any] = []
         self.adds: Any = SimpleNamespace(run=self._run, _finish_chunk=self._finish)
-        self.reads: Any = SimpleNamespace(_on_fenced=self.begun.append)
+        self.denied: list[Any] = []
+        self.reads: Any = SimpleNamespace(_on_fenced=self.begun.append, _count=self._count)
 
     def _run(self, connection: Any, group: Any, now_ns: int) -> None:
         self.begun += group
@@ -31,9 +34,16 @@ class _Operations:
         for each in group:
             self.begun.remove(each)
 
+    def _count(self, request: Any, woken: bool | None, status: Status, arrived_ns: int) -> None:
+        self.denied.append(request)
+
+    def read(self, entry_id: int, status: Status, arrived_ns: int) -> None:
+        # Likewise.
+        self.reads._count(Read(3, 0, 7, entry_id), None, status, arrived_ns)
+
     def answer(self, add: Any, status: Status) -> None:
         # What is listened to has been exchanged.
-        self.adds._finish_chunk(None, [add], status, 0, 0)
+        self.adds._finish_chunk(None, [add], status, 0, 10)
 
     def answer_fence(self, ledger_id: int) -> None:
         # Likewise.
@@ -47,9 +57,9 @@ def history() -> History:
     return history
 
 
-def _add(*, is_recovery: bool = False) -> Any:
-    run: Any = SimpleNamespace(ledger_id=7, first_entry_id=3)
-    return SimpleNamespace(run=run, is_recovery=is_recovery)
+def _add(*, is_recovery: bool = False, is_deferred_sync: bool = False) -> Any:
+    run: Any = SimpleNamespace(ledger_id=7, first_entry_id=3, entry_ids=lambda: [3])
+    return SimpleNamespace(run=run, is_recovery=is_recovery, is_deferred_sync=is_deferred_sync)
 
 
 def _answered(operations: _Operations, add: AddRun, status: Status = Status.OK) -> None:
@@ -113,3 +123,52 @@ def _bookie(**counts: int) -> Any:
 )
 def test_what_a_quiet_bookie_holds_is_told(bookie: Any, around: Around, held: dict[str, int]):
     assert BookieHistory.held(bookie, around, clients=2) == held
+
+
+def _named(history: History, *bookies: str) -> None:
+    history.ledgers[7].metadata = LedgerMetadata(
+        ledger_id=7,
+        ensemble_size=len(bookies),
+        write_quorum_size=len(bookies),
+        ack_quorum_size=2,
+        fragments=(Fragment(0, bookies),),
+        password=PASSWORD,
+    )
+
+
+@pytest.mark.parametrize("asked", [3, INVALID_ENTRY_ID])
+@pytest.mark.parametrize("status", [Status.NO_ENTRY, Status.NO_LEDGER])
+def test_no_life_of_a_bookie_denies_what_it_acknowledged(
+    history: History, asked: int, status: Status
+):
+    bookies = BookieHistory(history)
+    before, after = _Operations(), _Operations()
+    bookies.watch("b0", before)  # type: ignore[arg-type]
+    bookies.watch("b0", after)  # type: ignore[arg-type]
+    _named(history, "b0", "b1")
+    _answered(before, _add())
+    after.read(asked, status, 11)
+    assert len(after.denied) == 1
+    assert "b0 acknowledged entry 3, and denies it" in history.violations[0]
+
+
+def test_a_bookie_may_deny_what_it_has_not_any_more_or_not_yet(history: History):
+    bookies, operations = BookieHistory(history), _Operations()
+    bookies.watch("b0", operations)  # type: ignore[arg-type]
+    _named(history, "b0", "b1")
+    _answered(operations, _add(is_deferred_sync=True))
+    operations.read(3, Status.NO_ENTRY, 11)
+    _answered(operations, _add())
+    operations.read(4, Status.NO_ENTRY, 11)
+    operations.read(3, Status.UNKNOWN_LEDGER_STATE, 11)
+    # It came before the entry did.
+    operations.read(3, Status.NO_ENTRY, 9)
+    _named(history, "b2", "b1")
+    operations.read(3, Status.NO_ENTRY, 11)
+    _named(history, "b0", "b1")
+    bookies.victim = lambda: "b0"
+    operations.read(3, Status.NO_ENTRY, 11)
+    bookies.victim = lambda: None
+    bookies.begins_anew("b0")
+    operations.read(3, Status.NO_ENTRY, 11)
+    assert history.violations == []

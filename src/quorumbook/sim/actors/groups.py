@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from quorumbook.errors import QuorumbookError
 from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last, tried
-from quorumbook.sim.actors.streams import made
+from quorumbook.sim.actors.streams import made, under_way
 from quorumbook.sim.process import Process
 from quorumbook.streams import (
     Consumer,
@@ -61,7 +61,8 @@ async def _append(
     life: ActorsLife, process: Process, writer: PartitionedWriter, number: int
 ) -> None:
     payload = f"{process.name} {process.number} {number}".encode()
-    partition, appended = await writer.append(payload, partition=number % _PARTITIONS)
+    with under_way(life, process, f"appending record {number}"):
+        partition, appended = await writer.append(payload, partition=number % _PARTITIONS)
     life.groups.acked(process.name, partition, appended.sequence_id, payload)
 
 
@@ -75,12 +76,14 @@ async def consume(life: ActorsLife, process: Process) -> None:
             with tried(life, process):
                 async with _joined(life, orders, member) as consumer:
                     for _ in range(1 + tape.below(30)):
-                        deliveries = await consumer.read(1 + tape.below(8), wait_s=_WAIT_S)
+                        with under_way(life, process, "reading as a member"):
+                            deliveries = await consumer.read(1 + tape.below(8), wait_s=_WAIT_S)
                         for each in deliveries:
                             _take(life, member, each)
                         await asyncio.sleep(tape.between(0, 0.2 * life.plan.pace))
                         if deliveries and tape.chance(0.6):
-                            await _commit(life, consumer, member, tape.pick(deliveries))
+                            with under_way(life, process, "committing as a member"):
+                                await _commit(life, consumer, member, tape.pick(deliveries))
                         if not life.is_rough:
                             break
             await asyncio.sleep(tape.between(0, 0.5 * life.plan.pace))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.autorecovery.process import AutoRecovery
+from quorumbook.client.context import client_store
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter, check_accounts
 from quorumbook.errors import (
@@ -23,15 +24,19 @@ from quorumbook.errors import (
     QuorumbookError,
 )
 from quorumbook.ids import EntryId, LedgerId
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
+from quorumbook.sim.histories.readers import Reading
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import Kernel, Tape
 from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Machine, Process
 
+T = TypeVar("T")
 _WINDOW = 32
 
 
@@ -119,7 +124,7 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
         explicit_entry_ids=has_chosen_ids,
     )
     ledger = history.created(writer.id, process.name, ack_quorum, lambda: writer.last_add_confirmed)
-    appends = Appends(life, process.name, writer, ledger, is_deferred, has_chosen_ids)
+    appends = Appends(life, process, writer, ledger, is_deferred, has_chosen_ids)
     count = 1 + tape.below(plan.entries_max)
     while len(ledger.sent) < count and life.is_rough:
         appends.check()
@@ -128,18 +133,22 @@ async def _write_one(life: ActorsLife, process: Process, client: SimClient) -> N
         while len(appends.pending) > _WINDOW or (appends.pending and writer.is_closed):
             await asyncio.wait(appends.pending, return_when=asyncio.FIRST_COMPLETED)
         if is_deferred and tape.chance(0.3):
-            history.forced(writer.id, process.name, await writer.force())
+            with history.calls.under_way(process, f"forcing ledger {writer.id}"):
+                last = await writer.force()
+            history.forced(writer.id, process.name, last)
     ending = tape.below(4)
     if ending < 2:
-        await close(history, process.name, writer)
+        await close(history, process, writer)
     elif ending == 2:
-        await writer.abort()
+        with history.calls.under_way(process, f"letting go of ledger {writer.id}"):
+            await writer.abort()
 
 
-async def close(history: History, who: str, writer: LedgerWriter) -> None:
+async def close(history: History, process: Process, writer: LedgerWriter) -> None:
     """Close a ledger, and tell where it ends."""
-    await writer.close()
-    end = writer.metadata
+    with history.calls.under_way(process, f"closing ledger {writer.id}"):
+        await writer.close()
+    end, who = writer.metadata, process.name
     history.closed(writer.id, who, writer.last_add_confirmed)
     history.opened(writer.id, who, end.last_entry_id, end.length)
 
@@ -150,14 +159,15 @@ class Appends:
     def __init__(
         self,
         life: ActorsLife,
-        who: str,
+        process: Process,
         writer: LedgerWriter,
         ledger: LedgerHistory,
         is_deferred: bool,
         has_chosen_ids: bool,
     ) -> None:
         self._life = life
-        self._who = who
+        self._process = process
+        self._who = process.name
         self._writer = writer
         self._ledger = ledger
         self._is_deferred = is_deferred
@@ -189,9 +199,12 @@ class Appends:
 
     def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
         self.pending.add(future)
+        calls = self._life.history.calls
+        call = calls.begin(self._process, f"appending entry {entry_id} to ledger {self._writer.id}")
 
         def done(future: asyncio.Future[EntryId]) -> None:
             self.pending.discard(future)
+            calls.end(call)
             self.check()
             history, ledger_id = self._life.history, self._writer.id
             if future.cancelled():
@@ -235,7 +248,7 @@ async def read_closed(
         raise
     last = reader.last_add_confirmed
     history.opened(ledger_id, process.name, last, reader.length)
-    await _read_all(history, process, reader, last)
+    await _read_all(process, Reading(history, ledger_id, process.name), reader, last)
     return reader
 
 
@@ -246,24 +259,30 @@ async def read_confirmed(
     history = life.history
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
     last = reader.last_add_confirmed
-    history.confirmed(ledger_id, process.name, last)
-    await _read_all(history, process, reader, last)
+    reading = Reading(history, ledger_id, process.name)
+    reading.confirmed(last)
+    await _read_all(process, reading, reader, last)
 
 
 async def _read_all(
-    history: History, process: Process, reader: LedgerReader, last: EntryId
+    process: Process, reading: Reading, reader: LedgerReader, last: EntryId
 ) -> None:
     """Read a ledger up to what is confirmed of it, and close the reader."""
+    history = reading.history
     try:
-        if last >= 0:
-            async for entry in reader.read(0, last):
-                history.read(reader.id, process.name, entry.entry_id, entry.payload)
+        with history.calls.under_way(process, f"reading ledger {reader.id}"):
+            if last >= 0:
+                async for entry in reader.read(0, last):
+                    reading.shown(entry.entry_id, entry.payload)
+        reading.ended(last)
+        reading.confirmed(reader.last_add_confirmed)
     except NoSuchEntryError as error:
         if not history.ledgers[reader.id].is_doomed:
-            history.violation(f"{process.name} was denied an entry: {error}", reader.id)
+            history.violation(f"{reading.who} was denied an entry: {error}", reader.id)
         raise
     finally:
-        await reader.close()
+        with history.calls.under_way(process, f"closing a reader of ledger {reader.id}"):
+            await reader.close()
 
 
 async def delete(life: ActorsLife, process: Process) -> None:
@@ -300,17 +319,22 @@ async def follow(
 ) -> None:
     """Read a ledger while it is written, and on and on."""
     reader = await client.open_ledger(ledger_id, password=PASSWORD, recover=False)
+    reading = Reading(life.history, ledger_id, process.name)
     try:
-        life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
+        reading.confirmed(reader.last_add_confirmed)
         async for entry in reader.tail():
-            life.history.read(ledger_id, process.name, entry.entry_id, entry.payload)
-            life.history.confirmed(ledger_id, process.name, reader.last_add_confirmed)
+            reading.shown(entry.entry_id, entry.payload)
+            reading.confirmed(reader.last_add_confirmed)
+        reading.left()
     finally:
-        await reader.close()
+        calls = life.history.calls
+        with calls.under_way(process, f"closing a reader of ledger {ledger_id}"):
+            await reader.close()
 
 
 async def replicate(life: ActorsLife, process: Process) -> None:
     """Run auditor and replication worker."""
+    life.history.has_workers = True
     async with started(life, process) as client:
         options = RecoveryOptions(
             name=process.name,
@@ -319,3 +343,25 @@ async def replicate(life: ActorsLife, process: Process) -> None:
         )
         AutoRecovery(client, options).start()
         await asyncio.get_running_loop().create_future()
+
+
+async def have_copies_counted(life: ActorsLife, process: Process) -> None:
+    """Ask the auditor to count all copies, and wait until it has."""
+    async with started(life, process) as client:
+        queue = UnderreplicationQueue(client_store(client), process.name)
+        await insist(lambda: queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0))
+        checked_at_ms: int | None = 0
+        while not checked_at_ms:
+            await asyncio.sleep(0.2)
+            checked_at_ms = await insist(lambda: queue.checked_at_ms(PeriodicCheck.REPLICAS))
+
+
+async def insist(do: Callable[[], Awaitable[T]]) -> T:
+    """Do something again and again until it succeeds."""
+    while True:
+        try:
+            return await do()
+        except ConfigError:
+            raise
+        except QuorumbookError:
+            await asyncio.sleep(0.2)

@@ -11,9 +11,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, TypeVar
 
-from quorumbook.errors import ConfigError, QuorumbookError
-from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last, started, tried
+from quorumbook.errors import QuorumbookError
+from quorumbook.sim.actors.ledgers import ActorsLife, insist, read_at_last, started, tried
+from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.process import Process
+from quorumbook.sim.search.sometimes import TRUNCATED
 from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
 
 T = TypeVar("T")
@@ -21,6 +23,13 @@ T = TypeVar("T")
 NAMESPACE = "memory://simulated#/streams"
 NAME = "events"
 _WINDOW = 16
+
+
+def under_way(
+    life: ActorsLife, process: Process, what: str
+) -> contextlib.AbstractContextManager[None]:
+    """Note that a process calls something of a stream, for as long as a block lasts."""
+    return life.history.calls.under_way(process, f"stream: {what}", BOUND_OF_STREAMS_S)
 
 
 @contextlib.asynccontextmanager
@@ -38,18 +47,8 @@ async def made(
             roll_entries=8,
             compression="lz4" if plan.has("small_frames") else "none",
         )
-        namespace = await _insist(lambda: Namespace.open(NAMESPACE, client=client))
-        yield await _insist(lambda: make(namespace, policy))
-
-
-async def _insist(do: Callable[[], Awaitable[T]]) -> T:
-    while True:
-        try:
-            return await do()
-        except ConfigError:
-            raise
-        except QuorumbookError:
-            await asyncio.sleep(0.2)
+        namespace = await insist(lambda: Namespace.open(NAMESPACE, client=client))
+        yield await insist(lambda: make(namespace, policy))
 
 
 @contextlib.asynccontextmanager
@@ -69,39 +68,45 @@ async def produce(life: ActorsLife, process: Process) -> None:
     async with stream_of(life, process) as stream:
         while life.is_rough:
             with tried(life, process):
-                await _produce_once(life, process.name, stream)
+                await _produce_once(life, process, stream)
             await asyncio.sleep(life.tape.between(0, life.plan.pace))
 
 
-async def _produce_once(life: ActorsLife, who: str, stream: Stream) -> None:
-    tape, history = life.tape, life.streams
+async def _produce_once(life: ActorsLife, process: Process, stream: Stream) -> None:
+    tape, history, who = life.tape, life.streams, process.name
     takeover: Literal["if_expired", "force"] = "force" if tape.chance(0.5) else "if_expired"
-    writer = await stream.writer(takeover=takeover, producer=who, retention_interval_s=0)
+    with under_way(life, process, "opening a writer"):
+        writer = await stream.writer(takeover=takeover, producer=who, retention_interval_s=0)
     try:
         number = writer.last_number() + 1
         for _ in range(1 + tape.below(6)):
             count = 1 + tape.below(life.plan.burst_max)
             batch = range(number, number + count)
             number += count
-            await asyncio.gather(*[_append(life, who, writer, each) for each in batch])
+            await asyncio.gather(*[_append(life, process, writer, each) for each in batch])
             await asyncio.sleep(tape.between(0, 0.3 * life.plan.pace))
             if not life.is_rough:
                 break
         if tape.chance(0.2) and history.end > 4:
             before = tape.below(history.end)
             history.truncated = max(history.truncated, before)
-            await stream.truncate(SequenceId(before))
+            with under_way(life, process, "truncating it"):
+                await stream.truncate(SequenceId(before))
+            life.history.sightings[TRUNCATED] += 1
     finally:
-        if tape.chance(0.7):
-            with contextlib.suppress(QuorumbookError):
-                await writer.close()
-        else:
-            await writer.abort()
+        with under_way(life, process, "closing a writer"):
+            if tape.chance(0.7):
+                with contextlib.suppress(QuorumbookError):
+                    await writer.close()
+            else:
+                await writer.abort()
 
 
-async def _append(life: ActorsLife, who: str, writer: StreamWriter, number: int) -> None:
+async def _append(life: ActorsLife, process: Process, writer: StreamWriter, number: int) -> None:
+    who = process.name
     payload = f"{who} {number}".encode()
-    appended: Appended = await writer.append(payload, producer_seq=number)
+    with under_way(life, process, f"appending record {number}"):
+        appended: Appended = await writer.append(payload, producer_seq=number)
     if appended.sequence_id >= 0:
         life.streams.acked(who, appended.sequence_id, payload)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last
-from quorumbook.sim.actors.streams import made
+from quorumbook.sim.actors.streams import made, under_way
 from quorumbook.sim.process import Process
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.transactions import (
@@ -47,16 +47,21 @@ async def commit(life: ActorsLife, process: Process) -> None:
             count += 1
             batch = -1
             try:
-                await app.prepare()
-                life.history.operations += 1
-                batch = (await app.head()).batch + 1
-                await _commit_one(life, app, batch, f"{run}.{count}")
+                with under_way(life, process, "preparing an application"):
+                    await app.prepare()
+                    life.history.operations += 1
+                    batch = (await app.head()).batch + 1
+                with under_way(life, process, f"committing batch {batch}"):
+                    await _commit_one(life, app, batch, f"{run}.{count}")
             except ConfigError as error:
                 life.history.violation(f"{process.name} is told that it is wrong: {error}")
             except QuorumbookError as error:
                 life.history.failed(process.name, error)
                 if batch >= 0 and life.tape.chance(0.5):
-                    with contextlib.suppress(QuorumbookError):
+                    with (
+                        contextlib.suppress(QuorumbookError),
+                        under_way(life, process, f"giving batch {batch} up"),
+                    ):
                         await app.abort(batch)
             await asyncio.sleep(life.tape.between(0, 0.1))
 

@@ -2,6 +2,8 @@
 
     I8   a bookie that has answered a fence takes no add of a writer that arrives behind it, be it
          in another life
+    I9   a bookie that the metadata names for an entry, and that has acknowledged it, never says
+         that it has none; one whose disk was lost or damaged may
     I12  when nobody asks for anything any more, a bookie holds nothing for anybody: no request is
          under way, no budget is in use, no file is open twice; and its tasks and connections are
          few
@@ -11,22 +13,23 @@ It listens where adds and fences come in and are answered: what is below that ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
-from quorumbook.ids import LedgerId
-from quorumbook.protocol.requests import AddRun
+from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.protocol.requests import AddRun, BatchRead, Read
 from quorumbook.protocol.status import Status
-from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.ledgers import History, holders
 
 #: A bookie that nobody asks has five or six tasks, and now and then one for a moment.
 _TASKS_MAX = 16
 #: A client has one for each of the two protocols, and the next one before that is gone.
 _CONNECTIONS_EACH_MAX = 4
+_NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,15 @@ class BookieHistory:
         self._history = history
         #: Who has answered a fence of which ledger.
         self._fenced: set[tuple[str, LedgerId]] = set()
+        #: When a bookie acknowledged which entries of which ledger, be it only the last time.
+        self._taken: dict[tuple[str, LedgerId], dict[EntryId, int]] = {}
+        #: Tells which bookie may have lost what was durable.
+        self.victim: Callable[[], str | None] = lambda: None
 
     def begins_anew(self, name: str) -> None:
         """A bookie lost its disk for good, and its fences with it."""
         self._fenced = {each for each in self._fenced if each[0] != name}
+        self._taken = {at: taken for at, taken in self._taken.items() if at[0] != name}
 
     def fenced(self, name: str, ledger_id: LedgerId) -> None:
         """A bookie is about to answer a fence."""
@@ -66,6 +74,7 @@ class BookieHistory:
         adds: Any = operations.adds
         reads: Any = operations.reads
         begin, answer, tell = adds.run, adds._finish_chunk, reads._on_fenced  # noqa: SLF001
+        count = reads._count  # noqa: SLF001
         #: By identity: what came behind a fence, until it is answered.
         late: dict[int, AddRun] = {}
 
@@ -84,17 +93,51 @@ class BookieHistory:
         ) -> None:
             for add in group:
                 if late.pop(id(add), None) is not None and status is Status.OK:
-                    self._took(name, add)
+                    self._took_late(name, add)
+                if status is Status.OK and not add.is_deferred_sync:
+                    self._took(name, add, now_ns)
             answer(connection, group, status, arrived_ns, now_ns)
 
         def on_fenced(ledger_id: LedgerId) -> None:
             self.fenced(name, ledger_id)
             tell(ledger_id)
 
-        adds.run, adds._finish_chunk = run, finish  # noqa: SLF001
-        reads._on_fenced = on_fenced  # noqa: SLF001
+        def counted(
+            request: Read | BatchRead, woken: bool | None, status: Status, arrived_ns: int
+        ) -> None:
+            # A long poll is about news, and what is denied there is denied to a read as well.
+            if status in _NEGATIVE and woken is None:
+                self._denied(name, request, arrived_ns)
+            count(request, woken, status, arrived_ns)
 
-    def _took(self, name: str, add: AddRun) -> None:
+        adds.run, adds._finish_chunk = run, finish  # noqa: SLF001
+        reads._on_fenced, reads._count = on_fenced, counted  # noqa: SLF001
+
+    def _took(self, name: str, add: AddRun, now_ns: int) -> None:
+        taken = self._taken.setdefault((name, add.run.ledger_id), {})
+        for entry_id in add.run.entry_ids():
+            taken[entry_id] = now_ns
+
+    def _denied(self, name: str, request: Read | BatchRead, arrived_ns: int) -> None:
+        """A bookie says that it has no such entry, or ledger."""
+        taken = self._taken.get((name, request.ledger_id))
+        ledger = self._history.ledgers.get(request.ledger_id)
+        if not taken or ledger is None or ledger.is_doomed or name == self.victim():
+            return
+        metadata = ledger.metadata
+        asked = request.first_entry_id if isinstance(request, BatchRead) else request.entry_id
+        for entry_id in taken if asked == INVALID_ENTRY_ID else (asked,):
+            # What the metadata does not name it for any more, it may have collected.
+            if (
+                metadata is not None
+                and taken.get(entry_id, arrived_ns) < arrived_ns
+                and name in holders(metadata, entry_id)
+            ):
+                text = f"{name} acknowledged entry {entry_id}, and denies it"
+                self._history.violation(text, request.ledger_id)
+                return
+
+    def _took_late(self, name: str, add: AddRun) -> None:
         ledger = self._history.ledgers.get(add.run.ledger_id)
         # The id of one that was deleted may be another ledger's.
         if ledger is not None and not ledger.is_doomed:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.search.sometimes import REBALANCED
 
 
 class GroupHistory:
@@ -29,6 +30,8 @@ class GroupHistory:
         self._handed: set[tuple[int, int]] = set()
         #: What a member may get next of a partition, by both; not there: it has just got it.
         self._next: dict[tuple[str, int], int] = {}
+        #: By partition the process that had it last.
+        self._owners: dict[int, str] = {}
         #: By partition what is committed for sure, and what somebody tried to commit.
         self._committed: dict[int, int] = {}
         self._tried: dict[int, int] = {}
@@ -40,6 +43,9 @@ class GroupHistory:
 
     def assigned(self, member: str, partition: int) -> None:
         """A member was given a partition."""
+        before, self._owners[partition] = self._owners.get(partition), _process_of(member)
+        if before not in (None, _process_of(member)):
+            self._history.sightings[REBALANCED] += 1
         self._next.pop((member, partition), None)
 
     def handed(self, member: str, partition: int, sequence_id: int, payload: bytes) -> None:
@@ -91,3 +97,7 @@ class GroupHistory:
 
     def _violation(self, text: str) -> None:
         self._history.violation(f"group: {text}")
+
+
+def _process_of(member: str) -> str:
+    return member.partition(".")[0]

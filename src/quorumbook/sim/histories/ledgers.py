@@ -1,20 +1,25 @@
 """What everybody was told, and whether it can all be true.
 
     I1   no acknowledged entry lies behind the end of a closed ledger
-    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent
+    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent, each once
+         and in order (``readers``)
     I3   an entry is what its writer sent, whoever reads it
     I4   what a reader was shown, no later end of the ledger denies; and it is told nothing as
-         confirmed that is not, to the writer or by the ledger's end
+         confirmed that is not, to the writer or by the ledger's end; nor less than before
+         (``readers``)
     I5   all who see a ledger closed see the same end, and it does not move; a writer whose close
          succeeds closed at what was confirmed to it; what a metadata
          driver says of a write is what happened (``metadata.zookeeper_store``)
-    I6   no bookie is in an ensemble twice
+    I6   no bookie is in an ensemble twice, no fragment goes or begins elsewhere, and only workers
+         exchange the bookies of older ones (``fragments``)
     I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
-         it (``life``)
+         it, and on its write quorum when auto-recovery is done (``life``)
     I8   no bookie that has answered a fence takes a writer's add (``bookies``)
-    I9   nobody is denied an entry below the end
+    I9   nobody is denied an entry below the end, and no bookie denies what it acknowledged
+         (``bookies``)
     I10  no ledger goes that nobody deleted
-    I11  everything ends when all is well again (``life``)
+    I11  everything ends when all is well again (``life``), each call of a client as well
+         (``calls``)
     I12  bookies hold nothing when nobody asks for anything (``bookies``)
     I13  of no ledger it stays written down that it lacks copies, when all is well again (``life``)
     I14  the stream: ``streams``
@@ -25,13 +30,17 @@ A violation is a sentence; ``story`` tells what is known of the ledger it is abo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quorumbook.ids import EntryId, LedgerId
+from quorumbook.ids import BookieId, EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.ledger.metadata_format import decode
+from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.tree import Row
+from quorumbook.sim.histories.calls import Calls
+from quorumbook.sim.histories.fragments import wrong_change, wrong_shape
 from quorumbook.sim.kernel import SECOND, Kernel
 
 #: Of the ledgers that are not a stream's.
@@ -83,6 +92,12 @@ class History:
         self.on_new: Callable[[LedgerId], None] = lambda _: None
         #: Ledgers of which the metadata say that they lack copies.
         self.marked: set[LedgerId] = set()
+        #: Somebody replicates ledgers, and may exchange bookies of any.
+        self.has_workers = False
+        #: How often clients saw rare states that no log tells of.
+        self.sightings: Counter[str] = Counter()
+        #: What clients wait for.
+        self.calls = Calls(kernel)
         self._seen: dict[str, bytes] = {}
 
     @property
@@ -279,9 +294,11 @@ class History:
         ledger.is_of_stream = after.password != PASSWORD
         fragments = " ".join(f"{f.first_entry_id}:{','.join(f.ensemble)}" for f in after.fragments)
         self.tell(ledger_id, "metadata", f"{after.state.name} {after.last_entry_id} {fragments}")
-        for fragment in after.fragments:
-            if len(set(fragment.ensemble)) != len(fragment.ensemble):
-                self.violation("a bookie is in an ensemble twice", ledger_id)
+        wrong = wrong_shape(after)
+        if before is not None:
+            wrong = wrong or wrong_change(before, after, has_workers=self.has_workers)
+        if wrong is not None:
+            self.violation(wrong, ledger_id)
         if before is None:
             self.on_new(ledger_id)
             return
@@ -308,3 +325,10 @@ class History:
             # Once is enough.
             ledger.acknowledged = {i for i in ledger.acknowledged if i <= metadata.last_entry_id}
             ledger.shown = min(ledger.shown, metadata.last_entry_id)
+
+
+def holders(metadata: LedgerMetadata, entry_id: EntryId) -> set[BookieId]:
+    """Return the bookies that the metadata names for an entry."""
+    ensemble = metadata.fragment_of(entry_id).ensemble
+    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+    return {ensemble[place] for place in places}

@@ -148,7 +148,7 @@ class Keys(SearchPhase):
                 return
             self._judge(writer.id)
             ledger = history.created(writer.id, who, 2, lambda: writer.last_add_confirmed)
-            appends = actors.Appends(life, who, writer, ledger, False, False)
+            appends = actors.Appends(life, process, writer, ledger, False, False)
             if tape.chance(0.3):
                 await asyncio.sleep(tape.between(0, 3 * _MOMENT_S))
             appends.burst(1 + tape.below(3))
@@ -157,7 +157,7 @@ class Keys(SearchPhase):
                 history.violation("a stranger keeps the writer from writing", writer.id)
             if tape.chance(0.5):
                 with contextlib.suppress(QuorumbookError):
-                    await actors.close(history, who, writer)
+                    await actors.close(history, process, writer)
         self._is_over = True
 
     def _judge(self, ledger_id: LedgerId) -> None:

@@ -83,6 +83,22 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "etcd": {**splits.PLAN, "has_etcd": True, "metadata_drops": 0.1},
     "keys": keys.PLAN,
 }
+#: Time is what does the work here: until a session is over, a ledger is given up, a copy is missed.
+_SLOW_PHASES = ("healing",)
+#: How many answers clients get in a virtual second of a seed that is told how many it has.
+_OPERATIONS_A_SECOND = 25
+
+
+def lengths(phase: str, operations: int) -> dict[str, Any]:
+    """Return for how long a seed with so many operations has mishaps, if its phase does not say.
+
+    A phase that says so keeps its own length: bookies and workers act after seconds.  In the slow
+    ones people wait longer as well, so that few operations last as long as the phase does.
+    """
+    length_s = operations / _OPERATIONS_A_SECOND
+    if phase in _SLOW_PHASES:
+        return {"pace": max(PLANS[phase]["rough_s"] / length_s, 1.0)}
+    return {"rough_s": length_s}
 
 
 def begin(phase: str, life: actors.ActorsLife) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import quorumbook
 from quorumbook.sim.life import Outcome
-from quorumbook.sim.search.sometimes import SOMETIMES
+from quorumbook.sim.search.sometimes import STATES
 
 #: What stands below this heading of a page was written by people and stays.
 _BY_PEOPLE = "## Found and mended"
@@ -131,7 +131,7 @@ class Tally:
         lines = [f"{hours:.2f} virtual hours, {rate:.1f} seeds a second of processor time"]
         for counter in (self.sums, self.phases, self.mishaps):
             lines += [f"{count:10d} {name}" for name, count in sorted(counter.items())]
-        lines += [f"{self.sightings[name]:10d} {name}" for name in SOMETIMES]
+        lines += [f"{self.sightings[name]:10d} {name}" for name in STATES]
         return lines
 
     def page(self, seeds: range, operations: int, mutants: Path | None, before: str) -> str:
@@ -162,7 +162,7 @@ class Tally:
             *_table("mishap", self.mishaps),
             "Rare states that seeds reached:",
             "",
-            *_table("state", {name: self.sightings[name] for name in SOMETIMES}),
+            *_table("state", {name: self.sightings[name] for name in STATES}),
         ]
         if mutants is not None and mutants.is_file():
             lines += planted_bugs(json.loads(mutants.read_text(encoding="utf-8")))

@@ -107,7 +107,7 @@ class Shares(SearchPhase):
                 )
                 self._let_links_end(process.machine)
                 made.append(writer.id)
-                appends = actors.Appends(life, who, writer, ledger, False, False)
+                appends = actors.Appends(life, process, writer, ledger, False, False)
                 for _ in range(1 + tape.below(4)):
                     appends.check()
                     appends.burst(tape.pick((1, 1, 2, 12)))
@@ -120,7 +120,7 @@ class Shares(SearchPhase):
                 if appends.pending and tape.chance(0.5):
                     await asyncio.wait(appends.pending)
                 if tape.chance(0.5):
-                    await actors.close(history, who, writer)
+                    await actors.close(history, process, writer)
         # Whoever still waits for answers is not to be closed by an end of his own.
         await asyncio.get_running_loop().create_future()
 

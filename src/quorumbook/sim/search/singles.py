@@ -294,7 +294,7 @@ class Singles(SearchPhase):
                     ledger = history.created(
                         writer.id, who, quorums[2], lambda: writer.last_add_confirmed
                     )
-                    appends = actors.Appends(life, who, writer, ledger, False, False)
+                    appends = actors.Appends(life, process, writer, ledger, False, False)
                     made.append(_OneLedger(writer.id, process.machine, appends, ledger))
                 await asyncio.get_running_loop().create_future()
 

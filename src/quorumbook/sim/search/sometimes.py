@@ -1,8 +1,8 @@
 """Rare states that a simulation is worth nothing without, and how often seeds reached them.
 
-Each is told by what bookies and clients say in their logs, so nothing in production counts for the
-simulator.  A test holds every pattern to a message in the sources, and every state to being
-reached by some hundred seeds.
+Most are told by what bookies and clients say in their logs, so nothing in production counts for
+the simulator; the others are noted where clients are told of them.  A test holds every pattern to
+a message in the sources, and every state to being reached by a few seeds of each directed phase.
 """
 
 from __future__ import annotations
@@ -26,10 +26,25 @@ SOMETIMES = {
     "a journal ends in a write that was cut short": (
         "%s ends in a write that a kill or a loss of power cut short"
     ),
-    "a session of a bookie ends": "the registration goes with its session: %s",
+    "a ZooKeeper session is over": "ZooKeeper session 0x%x is over",
     "a damaged or doubted ledger is whole again": "ledger %d is whole here again",
     "a worker moves copies": "ledger %d: from entry %d on, %s",
+    "garbage collection drops deleted ledgers": (
+        "%d ledgers are deleted here, as they are in the metadata"
+    ),
+    "garbage collection drops copies that others have": (
+        "%d ledgers are kept elsewhere, their copies here are dropped"
+    ),
+    "garbage collection removes an entry log": (
+        "entry log %x holds nothing any more, it is removed"
+    ),
+    "an entry log is compacted": "entry log %x is compacted",
+    "a stream is taken over by force": "the lock at %s is taken over from %s",
 }
+TRUNCATED = "a stream is truncated"
+REBALANCED = "a partition goes to another member of its group"
+#: All of them.
+STATES = (*SOMETIMES, TRUNCATED, REBALANCED)
 _BY_MESSAGE = {message: name for name, message in SOMETIMES.items()}
 
 

@@ -448,6 +448,7 @@ class Collector:
             for damage in step.damages:
                 self._on_damage(damage)
             if step.is_done:
+                _log.debug("entry log %x is compacted", entry_log_id)
                 self._compacted.add(entry_log_id)
                 await self._delete_logs()
                 return True
