@@ -41,7 +41,8 @@ async def test_r22_a_ledger_that_all_bookies_lost_the_end_of_is_given_up_on_an_o
     bookies = [tmp_path / f"bookie-{number}" for number in (1, 2, 3)]
     last = b"entry number 9"
     async with LocalCluster(bookies=3, data_dir=str(tmp_path), processes=True) as cluster:
-        async with cluster.connect() as writing:
+        # The last add confirmed would be another group behind that of the last entry.
+        async with cluster.connect(lac_delay_s=60) as writing:
             writer = await writing.create_ledger()
             for number in range(10):
                 await writer.append(b"entry number %d" % number)
