@@ -82,7 +82,8 @@ PAGES = (
     f"{BOOKIE}/gc_plan?minor=true&major=true", f"{BOOKIE}/gc_logs", f"{BOOKIE}/gc_hold",
     f"{BOOKIE}/scrub", f"{BOOKIE}/state/readonly", f"{BOOKIE}/directories", f"{BOOKIE}/slow",
     f"{BOOKIE}/info", f"{BOOKIE}/state", f"{BOOKIE}/last_log_mark", f"{BOOKIE}/list_disk_file",
-    f"{BOOKIE}/storage", f"{BOOKIE}/options", "/api/v1/background_io",
+    f"{BOOKIE}/storage", f"{BOOKIE}/options", f"{BOOKIE}/is_ready",
+    "/api/v1/background_io",
 )  # fmt: skip
 
 
