@@ -37,7 +37,6 @@ from quorumbook.bookie.membership.healing import Healing, lacks
 from quorumbook.bookie.membership.registrar import Registrar
 from quorumbook.bookie.metrics import BookieMetrics, budget_families, exposition
 from quorumbook.bookie.options import BookieOptions, HttpOptions
-from quorumbook.bookie.page_turns import one_in_a_turn
 from quorumbook.bookie.pages import GUARDED, pages_of
 from quorumbook.bookie.requests.ledger_gate import LedgerGate
 from quorumbook.bookie.requests.operations import Operations
@@ -119,7 +118,7 @@ class Bookie:
         self._server: asyncio.Server | None = None
         self._http: HttpServer | None = None
         #: What HTTP offers beside health; a guest in this process adds its own.
-        self.pages = one_in_a_turn(pages_of(self, env))
+        self.pages = pages_of(self, env)
         #: And its numbers.
         self.further_families: Callable[[], Iterable[Metric]] = lambda: ()
         self._cluster: ClusterLedgers | None = None

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from quorumbook.bookie.page_turns import one_in_a_turn
+from quorumbook.bookie.http.access import HttpAccess
+from quorumbook.bookie.http.server import HttpServer
+from quorumbook.env import Env
+
+
+def server() -> HttpServer:
+    return HttpServer(
+        Env(), "127.0.0.1", 0, is_ready=lambda: True, metrics=lambda: b"", pages={},
+        access=HttpAccess((), None),
+    )  # fmt: skip
 
 
 async def test_pages_that_are_asked_for_at_once_begin_one_in_a_turn_and_in_order() -> None:
@@ -20,10 +29,10 @@ async def test_pages_that_are_asked_for_at_once_begin_one_in_a_turn_and_in_order
         began.append((turn, target))
         return 200, target
 
-    pages = one_in_a_turn({"/a": page, "/b": page})
+    http = server()
     asked = [f"/{'ab'[number % 2]}?{number}" for number in range(60)]
     counting = asyncio.create_task(count_turns())
-    answers = await asyncio.gather(*[pages[target[:2]]("GET", target, {}) for target in asked])
+    answers = await asyncio.gather(*[http.answer(page, "GET", target, {}) for target in asked])
     counting.cancel()
     assert answers == [(200, target) for target in asked]
     assert [target for _, target in began] == asked
@@ -40,11 +49,11 @@ async def test_a_page_that_takes_long_or_is_given_up_keeps_no_other_from_its_tur
     async def quick(*_: object) -> tuple[int, object]:
         return 200, "quick"
 
-    pages = one_in_a_turn({"/slow": slow, "/quick": quick})
-    waiting = [asyncio.create_task(pages["/slow"]("GET", "/slow", {})) for _ in range(3)]
+    http = server()
+    waiting = [asyncio.create_task(http.answer(slow, "GET", "/slow", {})) for _ in range(3)]
     waiting[1].cancel()
     async with asyncio.timeout(10):
-        assert await pages["/quick"]("GET", "/quick", {}) == (200, "quick")
+        assert await http.answer(quick, "GET", "/quick", {}) == (200, "quick")
     assert not waiting[0].done()
     for each in waiting:
         each.cancel()
