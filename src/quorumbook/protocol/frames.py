@@ -63,8 +63,9 @@ class FrameBuffer:
         """
         if not self.pending_bytes:
             return data
+        behind = b""
         if self._is_tail:
-            return self._take_tail(data)
+            behind, data = data[self.missing_bytes :], data[: self.missing_bytes]
         if self._gathered is not None or self.begins_large:
             self._gather(data)
         else:
@@ -81,6 +82,9 @@ class FrameBuffer:
             data = self._gathered.getvalue()
             self._gathered = None
         self.pending_bytes = 0
+        if self._is_tail:
+            self.tail, self._is_tail = data, False
+            return behind
         return data
 
     @property
@@ -104,18 +108,6 @@ class FrameBuffer:
         self._gathered.writelines((LENGTH.pack(size_bytes), memoryview(first)[at:]))
         self._parts.clear()
         self._is_tail = True
-
-    def _take_tail(self, data: bytes) -> bytes:
-        assert self._gathered is not None
-        piece = memoryview(data)[: self.missing_bytes]
-        self._gathered.write(piece)
-        self.pending_bytes += len(piece)
-        self.missing_bytes -= len(piece)
-        if self.missing_bytes > 0:
-            return b""
-        self.tail, self._gathered, self._is_tail = self._gathered.getvalue(), None, False
-        self.pending_bytes = 0
-        return data[len(piece) :]
 
     def _gather(self, data: bytes) -> None:
         if self._gathered is None:
