@@ -293,12 +293,12 @@ class RealDisk(WholeFiles):
         # Where nobody of ours can make names, there is none of ours.
         if os.access(parent, os.R_OK | os.W_OK):
             self.sync_directory(parent)
-        for made in reversed(missing) if missing else [place]:
-            with _storage_errors(path):
+        with _storage_errors(path):
+            for made in reversed(missing):
                 os.makedirs(made, mode=0o700, exist_ok=True)
-            if missing:
                 # A file that is synced in there is lost all the same if the way to it is.
                 self.sync_directory(os.path.dirname(made))
+            os.makedirs(path, mode=0o700, exist_ok=True)  # it may be a file
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
