@@ -6,9 +6,11 @@ import struct
 from collections import deque
 from collections.abc import Sequence
 
+import pytest
 from google_crc32c import value
 
 from quorumbook.protocol.entry_run import EntryRun
+from quorumbook.sim.disks.disk import SimFile
 from quorumbook.storage.journal.format import boot_mark, closing_record, encode_header
 
 
@@ -98,3 +100,16 @@ class Recorder:
 
     def on_lac(self, ledger_id: int, packet: bytes) -> None:
         self.events.append(("lac", ledger_id, packet))
+
+
+def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes | memoryview]:
+    """Return a list of all buffers that are written to simulated files from now on."""
+    written: list[bytes | memoryview] = []
+    write = SimFile.write
+
+    def noted(file: SimFile, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        written.extend(buffers)
+        write(file, buffers, offset)
+
+    monkeypatch.setattr(SimFile, "write", noted)
+    return written

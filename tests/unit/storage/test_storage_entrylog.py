@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from doubles.records import entry, run
+from doubles.records import entry, noted_writes, run
 from quorumbook.env import Env
 from quorumbook.errors import (
     CorruptEntryLogError,
@@ -142,14 +142,7 @@ def test_large_runs_are_written_without_a_copy_and_come_back(
     sizes = (5_000_000, 10, 300_000, 700_000, 10, 1_000_000, 4096 - 8, 600_000)
     runs = [run(1, entry_id, [bytes([entry_id]) * size]) for entry_id, size in enumerate(sizes)]
     large = {id(one.data) for one in runs if len(one.data) > writer.WRITE_BUFFER_BYTES}
-    written: list[bytes | memoryview] = []
-    write = SimFile.write
-
-    def noted(file: SimFile, buffers: list[bytes | memoryview], offset: int) -> None:
-        written.extend(buffers)
-        write(file, buffers, offset)
-
-    monkeypatch.setattr(SimFile, "write", noted)
+    written = noted_writes(monkeypatch)
     logs = EntryLogs(env, ["/a"])
     places = [logs.append_run(one) for one in runs]
     logs.sync()

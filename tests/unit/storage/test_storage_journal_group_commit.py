@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from doubles.records import Recorder, entry, in_journal_order, run
+from doubles.records import Recorder, entry, in_journal_order, noted_writes, run
 from doubles.sim_threads import StepClock, StepThreads, StepWorker, turn
 from quorumbook.env import Env
 from quorumbook.errors import DiskFullError, LocalProtocolError, StorageError
-from quorumbook.sim.disks.disk import SimDisk, SimFile
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.journal.format import (
     fence_record,
     journal_id_of,
@@ -224,14 +224,7 @@ async def test_large_pieces_of_a_group_are_not_joined_with_the_small_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(auto=False)
-    written: list[bytes | memoryview] = []
-    write = SimFile.write
-
-    def noted(file: SimFile, buffers: list[bytes | memoryview], offset: int) -> None:
-        written.extend(buffers)
-        write(file, buffers, offset)
-
-    monkeypatch.setattr(SimFile, "write", noted)
+    written = noted_writes(monkeypatch)
     runs = [run(1, entry_id, [b"x" * 10]) for entry_id in range(40)]
     runs[20:22] = [run(1, entry_id, [b"y" * 1_000_000]) for entry_id in (20, 21)]
     world.add("first")

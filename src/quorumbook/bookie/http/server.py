@@ -375,9 +375,7 @@ class HttpServer:
         """Return who answers a request, None if nobody but ``respond``."""
         return self._pages.get(f"{_as_get(method)} {_path_of(target)}")
 
-    async def answer(
-        self, page: Page, method: str, target: str, body: Body
-    ) -> tuple[int, object]:
+    async def answer(self, page: Page, method: str, target: str, body: Body) -> tuple[int, object]:
         """Have a page answer; it begins in a turn of the loop in which no other one does.
 
         A page takes a millisecond at most, but sixty who ask at once would have it for sixty in
