@@ -20,7 +20,7 @@ from quorumbook.protocol.v3 import reads as v3_reads
 from quorumbook.protocol.v3 import requests as v3_requests
 
 _FIRST_FIELD = 0x0A  # the header of a v3 request
-_LAST_BYTE_OF_NO_FIELD = 0x07  # bytes up to this one begin no protobuf message
+_LAST_BYTE_OF_NO_FIELD = b"\x07"  # bytes up to this one begin no protobuf message
 #: More than an add has in front of its entry, and the ids in there.
 _FIRST_BYTES = 512
 
@@ -119,7 +119,7 @@ class RequestDecoder:
                     if position != begin:
                         continue
                 request = None
-                if first_byte > _LAST_BYTE_OF_NO_FIELD:
+                if first_byte > _LAST_BYTE_OF_NO_FIELD[0]:
                     request = v3_requests.decode_request(data, position, stop)
                 if request is not None:
                     requests.append(request)
@@ -152,6 +152,7 @@ class RequestDecoder:
         buffer = self._buffer
         if buffer.begins_large:
             first, size_bytes = buffer.begins_with(_FIRST_BYTES), self.frame_bytes
+            self.is_v2 = self.is_v2 or b"" < first[4:5] <= _LAST_BYTE_OF_NO_FIELD
             find = v2_requests.large_add if self.is_v2 else v3_runs.large_add
             self._large_add = find(first, size_bytes)
             if self._large_add is not None:

@@ -149,21 +149,27 @@ def test_a_stream_of_requests_means_the_same_however_it_is_cut(stream: bytes) ->
         assert decoder.pending_bytes == 0
 
 
-@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
-@pytest.mark.parametrize("large_from_bytes", [60, 110])
-def test_large_adds_mean_the_same_however_they_are_cut(
-    stream: bytes, large_from_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "GATHERED_FROM_BYTES", large_from_bytes)
-    whole = describe(RequestDecoder().feed(stream))
-    at: list[int] = []
+@pytest.fixture
+def tails(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the place of each entry that is gathered without a copy."""
+    places: list[int] = []
     gather_tail = FrameBuffer.gather_tail
 
     def counted(buffer: FrameBuffer, place: int) -> None:
-        at.append(place)
+        places.append(place)
         gather_tail(buffer, place)
 
     monkeypatch.setattr(FrameBuffer, "gather_tail", counted)
+    return places
+
+
+@pytest.mark.parametrize("stream", [V2_STREAM, V3_STREAM], ids=["v2", "v3"])
+@pytest.mark.parametrize("large_from_bytes", [60, 110])
+def test_large_adds_mean_the_same_however_they_are_cut(
+    stream: bytes, large_from_bytes: int, tails: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "GATHERED_FROM_BYTES", large_from_bytes)
+    whole = describe(RequestDecoder().feed(stream))
     for size in (1, 7, *range(40, 180), 1000, len(stream) - 1):
         decoder = RequestDecoder()
         found: list[rq.Request] = []
@@ -172,7 +178,26 @@ def test_large_adds_mean_the_same_however_they_are_cut(
             assert decoder.frame_bytes >= decoder.pending_bytes
         assert describe(found) == whole
         assert decoder.pending_bytes == 0
-    assert len(at) > 100
+    assert len(tails) > 100
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_entry_of_a_connections_first_large_add_is_not_copied(
+    version: int, tails: list[int]
+) -> None:
+    bodies = bodies_of([bytes(frames.GATHERED_FROM_BYTES)])
+    v2_add, v3_add = (
+        b"".join(v2.encode_adds(KEY, 0, bodies)),
+        v3.encode_add(1, 5, 100, KEY, *bodies),
+    )
+    large = v2_add if version == 2 else v3_add
+    decoder = RequestDecoder()
+    assert decoder.feed(large[:1000]) == []
+    (request,) = decoder.feed(large[1000:])
+    assert isinstance(request, rq.AddRun)
+    assert request.version == version
+    assert decoder.is_v2 == (version == 2)
+    assert len(tails) == 1
 
 
 def merged(answers: list[Any]) -> list[Any]:
