@@ -26,6 +26,7 @@ from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStor
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.sim.histories.bookies import Around, BookieHistory
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
@@ -239,7 +240,8 @@ class BookieMachine(Machine):
 
     def _violation(self, text: str) -> None:
         """Note what is wrong with it."""
-        self._cluster.history.violation(f"bookie {self.name} {text}")
+        text = f"bookie {self.name} {text}"
+        self._cluster.history.violation(Invariant.BOOKIES_START_AND_STAY, text)
 
     def _ended(self, process: Process) -> None:
         if self.process is process:
@@ -318,7 +320,7 @@ class SimulatedCluster:
         """Something was raised that nobody caught."""
         error = context.get("exception")
         text = f"{who}: {context.get('message')}: {type(error).__name__}: {error}"
-        self.history.violation(text)
+        self.history.violation(Invariant.NOTHING_IS_RAISED, text)
         if isinstance(error, BaseException):
             self.errors.append(error)
 
@@ -343,7 +345,7 @@ class SimulatedCluster:
         for bookie in self.bookies:
             bookie.boot_up()
         if not self.kernel.run(lambda: self.is_whole, _START_LIMIT_NS):
-            self.history.violation("the bookies did not start")
+            self.history.violation(Invariant.BOOKIES_START_AND_STAY, "the bookies did not start")
 
     @property
     def is_whole(self) -> bool:

@@ -27,6 +27,7 @@ from quorumbook.metadata.etcd.rows import decode_row, node_key, path_of
 from quorumbook.metadata.etcd.store import EtcdStore
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Create, Operation
 from quorumbook.metadata.tree import Row
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.etcd_state import (
@@ -301,4 +302,4 @@ class SimEtcdStore(EtcdStore):
         is_own = entry is not None and state.makers.get(key) == self.session_id
         if is_own and entry is not None and entry.created > since and path not in self._shared:
             text = f"{self._process.name} is told that {path} exists, which it has just made"
-            self._etcd.history.violation(text)
+            self._etcd.history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)
