@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConnectFailedError, NoSuchEntryError
+from quorumbook.ledger.machines.accounts import check
 from quorumbook.ledger.machines.copy import (
     CheckEntries,
     Copied,
@@ -85,6 +86,7 @@ def test_r30_what_is_copied_is_all_and_only_what_the_lost_bookies_stored(data) -
             state.on_checked(effect.batch, effect.position)
         elif isinstance(effect, Copied | CopyFailed):
             ends.append(effect)
+        check(state)
         todo += state.poll()
     (end,) = ends
     if isinstance(end, Copied):

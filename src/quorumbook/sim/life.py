@@ -25,6 +25,7 @@ from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History, holders
+from quorumbook.sim.histories.machines import watched_machines
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
@@ -393,4 +394,5 @@ def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None
 
 def _lived(at_end: Callable[[Callable[[], None]], None], life: Life) -> Outcome:
     at_end(life.cluster.bury)
-    return life.run()
+    with watched_machines(life.history):
+        return life.run()
