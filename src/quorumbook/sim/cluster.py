@@ -23,6 +23,7 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
+from quorumbook.sim.actors.third_version import Interpreter
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.sim.histories.bookies import Around, BookieHistory
@@ -280,6 +281,8 @@ class SimulatedCluster:
         #: Exceptions behind violations.
         self.errors: list[BaseException] = []
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
+        if plan.has("third_version"):
+            self.network.interpreters = {each.name: Interpreter for each in self.bookies}
         #: The only bookie whose disk loses or changes what was durable.
         self.victim: BookieMachine | None = None
         self.answers.victim = lambda: None if self.victim is None else self.victim.name

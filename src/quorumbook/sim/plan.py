@@ -66,6 +66,7 @@ WAYS = (
     "early_turns",
     "wrong_clocks",
     "slow_threads",
+    "third_version",
 )
 #: What they do with streams: each takes about as long as all else in a seed.
 STREAM_WAYS: tuple[tuple[str, ...], ...] = ((), ("streams",), ("groups",), ("transactions",))
