@@ -42,6 +42,7 @@ from quorumbook.streams.metadata.namespace_nodes import write_binding
 
 if TYPE_CHECKING:
     from quorumbook.sim.metadata.etcd import Etcd
+from quorumbook.sim.metadata.etcd_members import NAMES as ETCD_NAMES
 
 _RESTART_NS = 2 * SECOND
 #: Beyond the events that asyncio reports, which are bugs.
@@ -308,7 +309,7 @@ class SimulatedCluster:
     def metadata_names(self) -> list[str]:
         """Where the metadata is, in the network's cuts."""
         if self.etcd is not None:
-            return list(self.etcd.members)
+            return list(ETCD_NAMES)
         return [each.name for each in self.servers] or [METADATA]
 
     async def store(self, process: Process, session_timeout_s: float) -> MetadataStore:
