@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 from quorumbook.sim.metadata.etcd_members import NAMES as ETCD_NAMES
 
 _RESTART_NS = 2 * SECOND
+#: A client that is asked for nothing listens to its session, and one may follow its group.
+_CLIENT_TASKS_MAX = 6
 #: Beyond the events that asyncio reports, which are bugs.
 _START_LIMIT_NS = 60 * SECOND
 
@@ -57,6 +59,21 @@ class SimClient(BookKeeper):
         self._cluster = cluster
         self._process = process
         self._calls = cluster.history.calls
+        cluster.open_clients.append(self)
+
+    @property
+    def name(self) -> str:
+        """That of its process."""
+        return self._process.name
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What it holds too much of, if its program asks it for nothing; the dead hold nothing."""
+        if self._process.is_dead or self._context is None:
+            return {}
+        pending, tasks = self._context.bookies.pending_requests, self._process.loop.tasks_under_way
+        held = {"requests": pending, "tasks": tasks if tasks > _CLIENT_TASKS_MAX else 0}
+        return {name: count for name, count in held.items() if count}
 
     async def _open_store(self) -> MetadataStore:
         return await self._cluster.store(self._process, self._options.session_timeout_s)
@@ -288,6 +305,8 @@ class SimulatedCluster:
         self.victim: BookieMachine | None = None
         self.answers.victim = lambda: None if self.victim is None else self.victim.name
         self.clients: list[Machine] = []
+        #: All that were begun.
+        self.open_clients: list[SimClient] = []
 
     def add_client(self, name: str) -> Machine:
         """Add a machine for clients."""

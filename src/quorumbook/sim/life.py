@@ -21,7 +21,7 @@ from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
-from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
+from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S, BOUND_S
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History, holders
@@ -270,11 +270,26 @@ class Life:
             for what in calls.overdue(since_ns):
                 text = f"a call does not end when all is well again: {what}"
                 self.history.violation(Invariant.EVERY_CALL_ENDS, text)
+        self._let_clients_rest()
         for machine in self.cluster.clients:
             # Writers that live on would only be fenced; auto-recovery has work to do.
             if machine.name[0] != _RECOVERER:
                 machine.kill()
         return not self._is_broken()
+
+    def _let_clients_rest(self) -> None:
+        """Wait until clients hold nothing for programs that ask them for nothing any more."""
+        kernel = self.kernel
+        programs = [name for name in self._programs if name[0] != _RECOVERER]
+        clients = [each for each in self.cluster.open_clients if each.name in programs]
+
+        def is_over() -> bool:
+            return self._is_broken() or not any(each.held for each in clients)
+
+        if not kernel.run(is_over, kernel.now_ns + int(BOUND_S * SECOND)):
+            held = {each.name: each.held for each in clients if each.held}
+            text = f"clients hold on to what nobody waits for: {held}"
+            self.history.violation(Invariant.NOTHING_IS_HELD, text)
 
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel

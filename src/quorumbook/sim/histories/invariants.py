@@ -60,7 +60,7 @@ class Invariant(Enum):
     NO_LIVE_LEDGER_IS_DELETED = "I10", "no ledger goes that nobody deleted"
     EVERY_CALL_ENDS = "I11", "each call of a client ends when all is well again"
     LEDGER_IS_CLOSED = "I11", "each ledger can be recovered and closed when all is well again"
-    NOTHING_IS_HELD = "I12", "bookies hold nothing when nobody asks for anything"
+    NOTHING_IS_HELD = "I12", "bookies and clients hold nothing when nobody asks for anything"
     NO_LEDGER_STAYS_UNDERREPLICATED = (
         "I13",
         "of no ledger it stays written down that it lacks copies when all is well again",
