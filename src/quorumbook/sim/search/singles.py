@@ -13,6 +13,7 @@ hasty       a recovery hears first from the only bookie that lacks an entry
 chosen      a recovery has replaced a bookie that has what it reads next
 kept        a recovery dies that wrote back to bookies of its own choice, and told one that the
             metadata name what it made of it (S19)
+published   a recovery replaces a bookie, and dies before the new one has what the old one had (S11)
 
 and the writer or the recovery dies, and what is promised must be found without the one.
 """
@@ -112,6 +113,7 @@ class Singles(SearchPhase):
             self._hasty,
             self._chosen,
             self._kept,
+            self._published,
         )
         while self._life.is_rough:
             with contextlib.suppress(_NotReachedError):
@@ -270,6 +272,33 @@ class Singles(SearchPhase):
         await self._until(lambda: second.serves and third.serves, 2.0)
         self._visit(ledger, actors.read_closed)
         await self._until(lambda: self._is_closed(ledger), 2.0)
+
+    async def _published(self) -> None:
+        ledger, (first, second, third), spares = await self._written((3, 3, 2))
+        self._keep_from(ledger.writer, second)
+        await self._append(ledger, 1)
+        self._end(ledger.writer.kill)
+        late = [second, *spares]
+        for machine in late:
+            machine.sync_ns = _SLOW_SYNC_NS
+        recovery = self._visit(ledger, actors.read_closed)
+        self._kill_at_write_back(recovery, third)
+        names = {each.name for each in spares}
+        await self._until(
+            lambda: self._is_closed(ledger) or not names.isdisjoint(self._ensemble_of(ledger)), 2.0
+        )
+        if not self._is_closed(ledger):
+            self._end(recovery.kill)
+            self._end(first.kill)
+            for machine in late:
+                self._end(machine.cut_power)
+            await asyncio.sleep(_MOMENT_S)
+            for machine in late:
+                machine.sync_ns = SYNC_NS
+                machine.boot_up()
+            await self._until(lambda: all(machine.serves for machine in late), 2.0)
+            self._visit(ledger, actors.read_closed)
+            await self._until(lambda: self._is_closed(ledger), 2.0)
 
     # Their steps
 
