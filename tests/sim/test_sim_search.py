@@ -10,7 +10,7 @@ import pytest
 from quorumbook.sim.cluster import SimClient
 from quorumbook.sim.kernel import Calm, Tape
 from quorumbook.sim.life import Life, Variation, of_operations, run_seed
-from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.phases.directed import PLANS
 from quorumbook.sim.search.shrinking import Case, Shrinker, kind_of
 from quorumbook.sim.search.sometimes import SOMETIMES, STATES
 from sim.mutants.planting import SOURCES, all_mutants, planted

@@ -30,10 +30,10 @@ from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
+from quorumbook.sim.phases.directed import PLANS, lengths
+from quorumbook.sim.phases.directed import begin as begin_phase
 from quorumbook.sim.plan import PLAIN, LifePlan, draw
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phases import PLANS, lengths
-from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.search.sometimes import Sightings
 
 _DIRECTED_SHARE = 0.5

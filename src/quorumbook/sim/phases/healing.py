@@ -18,8 +18,8 @@ from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import LedgerHistory
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Machine
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {

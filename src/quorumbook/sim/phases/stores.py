@@ -13,8 +13,8 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Process
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 from quorumbook.storage.directories.places import INDEX_NAME
 
 #: What it wants of the plan.

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import SearchPhase
 from quorumbook.sim.process import Machine
-from quorumbook.sim.search.phase import SearchPhase
 
 _ALIKE: Mapping[str, Any] = {
     "quorums": (3, 3, 2),
