@@ -185,7 +185,10 @@ class Appends:
             sent.append(f"{self._writer.id}/{entry_id}/{self._who} ".encode().ljust(size, b"x"))
         if not self._has_chosen_ids:
             for entry_id in range(first, first + count):
-                self._watch(entry_id, self._writer.append_nowait(sent[entry_id]))
+                # Whose buffer it is may write on in it at once (S22).
+                buffer = bytearray(sent[entry_id])
+                self._watch(entry_id, self._writer.append_nowait(buffer))
+                buffer[:] = bytes(len(buffer))
             return
         waiting = list(range(first, first + count))
         while waiting:
