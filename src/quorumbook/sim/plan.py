@@ -116,6 +116,7 @@ class LifePlan:
     journal_file_size_bytes: int
     flush_interval_s: float
     journals: int
+    ledger_directories: int
 
     def has(self, way: str) -> bool:
         """Tell whether the seed has one of ``WAYS`` or ``STREAM_WAYS``."""
@@ -126,7 +127,7 @@ class LifePlan:
         is_small = self.has("small_frames")
         return BookieOptions(
             journal_directories=tuple(f"{root}/journal{i}" for i in range(self.journals)),
-            ledger_directories=(f"{root}/ledgers",),
+            ledger_directories=tuple(f"{root}/ledgers{i}" for i in range(self.ledger_directories)),
             host=name,
             bookie_id=name,
             storage=StorageOptions(
@@ -219,6 +220,7 @@ def draw(tape: Tape) -> LifePlan:
         journal_file_size_bytes=tape.pick((8 * _KB, 64 * _KB)),
         flush_interval_s=tape.pick((0.2, 2.0, 3600.0)),
         journals=tape.pick((1, 1, 2)),
+        ledger_directories=tape.pick((1, 1, 2)),
         has_etcd=tape.chance(0.2),
     )
 

@@ -36,6 +36,7 @@ PLAN: dict[str, Any] = {
     "flush_interval_s": 3600.0,
     "journal_file_size_bytes": 64 << 10,
     "journals": 1,
+    "ledger_directories": 1,
     # Nobody gives a bookie up that is only out of reach.
     "timeout_s": 5.0,
 }
