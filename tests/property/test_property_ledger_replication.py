@@ -65,8 +65,7 @@ def test_r30_what_is_copied_is_all_and_only_what_the_lost_bookies_stored(data) -
     while todo:
         effect = todo.pop(rng.randrange(len(todo)))
         if isinstance(effect, ReadEntries):
-            there = has.get(effect.bookie_id, set())
-            good = 0
+            there, good = has.get(effect.bookie_id, set()), 0
             while good < len(effect.entry_ids) and effect.entry_ids[good] in there:
                 good += 1
             if not good or rng.random() < failing:

@@ -136,49 +136,49 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def trio() -> Cluster:
     return Cluster()
 
 
-def test_while_there_is_no_leader_nobody_serves_and_then_those_who_are_left(cluster: Cluster):
-    cluster.members.kill("e0")
-    assert (cluster.ended, cluster.serving, cluster.leaders) == (["e0"], [], 0)
-    cluster.pass_s(3)
-    assert (cluster.serving, cluster.leaders) == (["e1", "e2"], 1)
-    cluster.members.boot_up("e0")
-    assert cluster.serving == [*NAMES]
+def test_while_there_is_no_leader_nobody_serves_and_then_those_who_are_left(trio: Cluster):
+    trio.members.kill("e0")
+    assert (trio.ended, trio.serving, trio.leaders) == (["e0"], [], 0)
+    trio.pass_s(3)
+    assert (trio.serving, trio.leaders) == (["e1", "e2"], 1)
+    trio.members.boot_up("e0")
+    assert trio.serving == [*NAMES]
 
 
-def test_a_member_that_follows_may_end_without_an_election(cluster: Cluster):
-    cluster.members.kill("e1")
-    assert cluster.serving == ["e0", "e2"]
-    cluster.pass_s(10)
-    assert not cluster.leaders
+def test_a_member_that_follows_may_end_without_an_election(trio: Cluster):
+    trio.members.kill("e1")
+    assert trio.serving == ["e0", "e2"]
+    trio.pass_s(10)
+    assert not trio.leaders
 
 
-def test_one_member_alone_elects_nobody(cluster: Cluster):
-    cluster.members.kill("e0")
-    cluster.members.part("e1", 20 * SECOND)
-    cluster.pass_s(19)
-    assert not cluster.serving
-    cluster.pass_s(4)
-    assert (cluster.serving, cluster.leaders) == (["e1", "e2"], 1)
+def test_one_member_alone_elects_nobody(trio: Cluster):
+    trio.members.kill("e0")
+    trio.members.part("e1", 20 * SECOND)
+    trio.pass_s(19)
+    assert not trio.serving
+    trio.pass_s(4)
+    assert (trio.serving, trio.leaders) == (["e1", "e2"], 1)
 
 
-def test_a_leader_that_stands_still_for_a_moment_goes_on_leading(cluster: Cluster):
-    cluster.members.stand_still("e0", SECOND // 10)
-    assert not cluster.serving
-    assert cluster.members.looks_at_ns("e0") == SECOND // 10
-    cluster.pass_s(3)
-    assert (cluster.serving, cluster.leaders) == ([*NAMES], 0)
+def test_a_leader_that_stands_still_for_a_moment_goes_on_leading(trio: Cluster):
+    trio.members.stand_still("e0", SECOND // 10)
+    assert not trio.serving
+    assert trio.members.looks_at_ns("e0") == SECOND // 10
+    trio.pass_s(3)
+    assert (trio.serving, trio.leaders) == ([*NAMES], 0)
 
 
-def test_when_all_is_well_again_all_serve(cluster: Cluster):
-    for act in (cluster.members.kill, lambda name: cluster.members.part(name, 100 * SECOND)):
+def test_when_all_is_well_again_all_serve(trio: Cluster):
+    for act in (trio.members.kill, lambda name: trio.members.part(name, 100 * SECOND)):
         act("e0")
-        cluster.members.heal()
-        assert cluster.serving == [*NAMES]
-        assert not cluster.members.is_down("e0")
+        trio.members.heal()
+        assert trio.serving == [*NAMES]
+        assert not trio.members.is_down("e0")
 
 
 def test_another_leader_renews_every_lease(server: Server):

@@ -22,6 +22,7 @@ LEDGER = LedgerMetadata(
 
 def _broken() -> RecoveryState:
     state = RecoveryState(LEDGER)
+    # No event leads there.
     state._answered = 1
     return state
 
