@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.autorecovery.process import AutoRecovery
@@ -186,7 +186,7 @@ class Appends:
         if not self._has_chosen_ids:
             for entry_id in range(first, first + count):
                 # Whose buffer it is may write on in it at once (S22).
-                buffer = bytearray(sent[entry_id])
+                buffer: Any = bytearray(sent[entry_id])
                 self._watch(entry_id, self._writer.append_nowait(buffer))
                 buffer[:] = bytes(len(buffer))
             return
