@@ -107,6 +107,9 @@ class Singles(Script):
 
     async def _lost(self) -> None:
         ledger = await self._torn()
+        fast = self._tape.pick(self._ensemble_of(ledger))
+        for machine in self._bookies:
+            machine.sync_ns = SYNC_NS if machine.name == fast else SLOW_SYNC_NS // 16
         self._visit(ledger, actors.read_closed)
         # What was not waited for is not synced yet.
         await self._until(lambda: self._is_closed(ledger), 1.0, 0.0001)
