@@ -12,6 +12,7 @@ from quorumbook.errors import (
     NoSuchEntryError,
     ReadFailedError,
 )
+from quorumbook.ledger.machines.accounts import check
 from quorumbook.ledger.machines.read import Delivered, ReadFailed, ReadState, SendRead
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 
@@ -123,6 +124,7 @@ def test_a_read_gives_what_any_replica_has_up_to_the_first_entry_that_none_has(
                     delivered = last
                 case ReadFailed():
                     failed = effect
+        check(reader)
         if reader.is_done:
             break
         assert waiting, "the read hangs"

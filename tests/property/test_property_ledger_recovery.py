@@ -17,6 +17,7 @@ from quorumbook.errors import (
     NoSuchEntryError,
 )
 from quorumbook.ledger.machines import append, recovery
+from quorumbook.ledger.machines.accounts import check
 from quorumbook.ledger.machines.append import AppendState
 from quorumbook.ledger.machines.recovery import RecoveryState
 from quorumbook.ledger.placement.schedule import entries_at
@@ -65,6 +66,7 @@ class Recoverer:
                     self.done = effect
                 case recovery.RecoveryFailed():
                     self.done = effect
+        check(self.state)
 
     def carry_out(self, request: Any, *, is_answer_lost: bool) -> None:
         state = self.state

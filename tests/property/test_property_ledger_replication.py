@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConnectFailedError, NoSuchEntryError
+from quorumbook.ledger.machines.accounts import check
 from quorumbook.ledger.machines.copy import (
     CheckEntries,
     Copied,
@@ -64,8 +65,7 @@ def test_r30_what_is_copied_is_all_and_only_what_the_lost_bookies_stored(data) -
     while todo:
         effect = todo.pop(rng.randrange(len(todo)))
         if isinstance(effect, ReadEntries):
-            there = has.get(effect.bookie_id, set())
-            good = 0
+            there, good = has.get(effect.bookie_id, set()), 0
             while good < len(effect.entry_ids) and effect.entry_ids[good] in there:
                 good += 1
             if not good or rng.random() < failing:
@@ -85,6 +85,7 @@ def test_r30_what_is_copied_is_all_and_only_what_the_lost_bookies_stored(data) -
             state.on_checked(effect.batch, effect.position)
         elif isinstance(effect, Copied | CopyFailed):
             ends.append(effect)
+        check(state)
         todo += state.poll()
     (end,) = ends
     if isinstance(end, Copied):

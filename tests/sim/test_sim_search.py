@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from quorumbook.sim.cluster import SimClient
 from quorumbook.sim.kernel import Calm, Tape
 from quorumbook.sim.life import Life, Variation, of_operations, run_seed
-from quorumbook.sim.search.phases import PLANS
+from quorumbook.sim.phases.directed import PLANS
 from quorumbook.sim.search.shrinking import Case, Shrinker, kind_of
 from quorumbook.sim.search.sometimes import SOMETIMES, STATES
 from sim.mutants.planting import SOURCES, all_mutants, planted
@@ -83,3 +84,11 @@ def test_a_bookie_that_a_script_ends_in_the_last_moment_of_mishaps_is_started_ag
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_a_failure_of_the_past_does_not_come_back(path: Path):
     assert Case.decode(path.read_text(encoding="utf-8")).run()[0].violations == ()
+
+
+def test_a_client_that_holds_on_to_what_nobody_waits_for_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SimClient, "held", property(lambda _: {"requests": 1}))
+    outcome = run_seed(1, variation=Variation(phase="", plan={"operations_max": 30}))
+    assert outcome.violations[0].startswith("I12 nothing_is_held: clients hold on to what")

@@ -23,9 +23,11 @@ from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
+from quorumbook.sim.actors.third_version import Interpreter
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.sim.histories.bookies import Around, BookieHistory
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
@@ -40,8 +42,11 @@ from quorumbook.streams.metadata.namespace_nodes import write_binding
 
 if TYPE_CHECKING:
     from quorumbook.sim.metadata.etcd import Etcd
+from quorumbook.sim.metadata.etcd_members import NAMES as ETCD_NAMES
 
 _RESTART_NS = 2 * SECOND
+#: A client that is asked for nothing listens to its session, and one may follow its group.
+_CLIENT_TASKS_MAX = 6
 #: Beyond the events that asyncio reports, which are bugs.
 _START_LIMIT_NS = 60 * SECOND
 
@@ -54,6 +59,21 @@ class SimClient(BookKeeper):
         self._cluster = cluster
         self._process = process
         self._calls = cluster.history.calls
+        cluster.open_clients.append(self)
+
+    @property
+    def name(self) -> str:
+        """That of its process."""
+        return self._process.name
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What it holds too much of, if its program asks it for nothing; the dead hold nothing."""
+        if self._process.is_dead or self._context is None:
+            return {}
+        pending, tasks = self._context.bookies.pending_requests, self._process.loop.tasks_under_way
+        held = {"requests": pending, "tasks": tasks if tasks > _CLIENT_TASKS_MAX else 0}
+        return {name: count for name, count in held.items() if count}
 
     async def _open_store(self) -> MetadataStore:
         return await self._cluster.store(self._process, self._options.session_timeout_s)
@@ -239,7 +259,8 @@ class BookieMachine(Machine):
 
     def _violation(self, text: str) -> None:
         """Note what is wrong with it."""
-        self._cluster.history.violation(f"bookie {self.name} {text}")
+        text = f"bookie {self.name} {text}"
+        self._cluster.history.violation(Invariant.BOOKIES_START_AND_STAY, text)
 
     def _ended(self, process: Process) -> None:
         if self.process is process:
@@ -278,10 +299,14 @@ class SimulatedCluster:
         #: Exceptions behind violations.
         self.errors: list[BaseException] = []
         self.bookies = [BookieMachine(self, f"b{i}") for i in range(plan.bookies)]
+        if plan.has("third_version"):
+            self.network.interpreters = {each.name: Interpreter for each in self.bookies}
         #: The only bookie whose disk loses or changes what was durable.
         self.victim: BookieMachine | None = None
         self.answers.victim = lambda: None if self.victim is None else self.victim.name
         self.clients: list[Machine] = []
+        #: All that were begun.
+        self.open_clients: list[SimClient] = []
 
     def add_client(self, name: str) -> Machine:
         """Add a machine for clients."""
@@ -303,7 +328,7 @@ class SimulatedCluster:
     def metadata_names(self) -> list[str]:
         """Where the metadata is, in the network's cuts."""
         if self.etcd is not None:
-            return list(self.etcd.members)
+            return list(ETCD_NAMES)
         return [each.name for each in self.servers] or [METADATA]
 
     async def store(self, process: Process, session_timeout_s: float) -> MetadataStore:
@@ -318,7 +343,7 @@ class SimulatedCluster:
         """Something was raised that nobody caught."""
         error = context.get("exception")
         text = f"{who}: {context.get('message')}: {type(error).__name__}: {error}"
-        self.history.violation(text)
+        self.history.violation(Invariant.NOTHING_IS_RAISED, text)
         if isinstance(error, BaseException):
             self.errors.append(error)
 
@@ -343,7 +368,7 @@ class SimulatedCluster:
         for bookie in self.bookies:
             bookie.boot_up()
         if not self.kernel.run(lambda: self.is_whole, _START_LIMIT_NS):
-            self.history.violation("the bookies did not start")
+            self.history.violation(Invariant.BOOKIES_START_AND_STAY, "the bookies did not start")
 
     @property
     def is_whole(self) -> bool:

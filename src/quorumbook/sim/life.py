@@ -21,17 +21,19 @@ from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
-from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
+from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S, BOUND_S
 from quorumbook.sim.histories.groups import GroupHistory
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History, holders
+from quorumbook.sim.histories.machines import watched_machines
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
 from quorumbook.sim.kernel import SECOND, Calm, Kernel
 from quorumbook.sim.nemesis import Nemesis
+from quorumbook.sim.phases.directed import PLANS, lengths
+from quorumbook.sim.phases.directed import begin as begin_phase
 from quorumbook.sim.plan import PLAIN, LifePlan, draw
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phases import PLANS, lengths
-from quorumbook.sim.search.phases import begin as begin_phase
 from quorumbook.sim.search.sometimes import Sightings
 
 _DIRECTED_SHARE = 0.5
@@ -219,7 +221,8 @@ class Life:
         limit_ns = kernel.now_ns + _FINISH_NS
         if not kernel.run(lambda: self.cluster.is_whole, limit_ns):
             down = [each.name for each in self.cluster.bookies if not each.serves]
-            history.violation(f"bookies {down} do not start when all is well again")
+            text = f"bookies {down} do not start when all is well again"
+            history.violation(Invariant.BOOKIES_START_AND_STAY, text)
             return
         if not self._let_calls_end():
             return
@@ -229,14 +232,17 @@ class Life:
         is_over = kernel.run(lambda: done >= everything or self._is_broken(), limit_ns)
         if not is_over:
             open_id = min(everything - done)
-            history.violation("a ledger cannot be recovered when all is well again", open_id)
+            text = "a ledger cannot be recovered when all is well again"
+            history.violation(Invariant.LEDGER_IS_CLOSED, text, open_id)
         elif not kernel.run(lambda: self.cluster.is_whole, limit_ns):
-            history.violation("a bookie does not stay when all is well again")
+            text = "a bookie does not stay when all is well again"
+            history.violation(Invariant.BOOKIES_START_AND_STAY, text)
         else:
             for way, read in _ENDS.items():
                 name = f"reader of {way}"
                 if plan.has(way) and not self._run_to_its_end(name, read, limit_ns):
-                    history.violation(f"{way} cannot be read when all is well again")
+                    text = f"{way} cannot be read when all is well again"
+                    history.violation(Invariant.EVERY_CALL_ENDS, text)
             if plan.has_auto_recovery and not history.violations:
                 self._wait_for_copies()
             if not history.violations:
@@ -262,23 +268,41 @@ class Life:
 
         if not kernel.run(is_over, since_ns + int(BOUND_OF_STREAMS_S * SECOND)):
             for what in calls.overdue(since_ns):
-                self.history.violation(f"a call does not end when all is well again: {what}")
+                text = f"a call does not end when all is well again: {what}"
+                self.history.violation(Invariant.EVERY_CALL_ENDS, text)
+        self._let_clients_rest()
         for machine in self.cluster.clients:
             # Writers that live on would only be fenced; auto-recovery has work to do.
             if machine.name[0] != _RECOVERER:
                 machine.kill()
         return not self._is_broken()
 
+    def _let_clients_rest(self) -> None:
+        """Wait until clients hold nothing for programs that ask them for nothing any more."""
+        kernel = self.kernel
+        programs = [name for name in self._programs if name[0] != _RECOVERER]
+        clients = [each for each in self.cluster.open_clients if each.name in programs]
+
+        def is_over() -> bool:
+            return self._is_broken() or not any(each.held for each in clients)
+
+        if not kernel.run(is_over, kernel.now_ns + int(BOUND_S * SECOND)):
+            held = {each.name: each.held for each in clients if each.held}
+            text = f"clients hold on to what nobody waits for: {held}"
+            self.history.violation(Invariant.NOTHING_IS_HELD, text)
+
     def _wait_for_copies(self) -> None:
         history, kernel = self.history, self.kernel
         limit_ns = kernel.now_ns + _HEALED_NS
         if not self._run_to_its_end("counter", actors.have_copies_counted, limit_ns):
-            history.violation("the auditor does not count copies when all is well again")
+            text = "the auditor does not count copies when all is well again"
+            history.violation(Invariant.NO_LEDGER_STAYS_UNDERREPLICATED, text)
             return
         self._are_counted = True
         if not kernel.run(lambda: not history.marked or self._is_broken(), limit_ns):
             marked = min(history.marked)
             history.violation(
+                Invariant.NO_LEDGER_STAYS_UNDERREPLICATED,
                 f"ledgers {sorted(history.marked)} lack copies when all is well again",
                 marked if marked in history.ledgers else None,
             )
@@ -292,7 +316,8 @@ class Life:
 
         if not kernel.run(is_over, kernel.now_ns + _HEALED_NS):
             held = {each.name: each.held for each in bookies if each.serves and each.held}
-            self.history.violation(f"bookies hold on to what nobody needs: {held}")
+            text = f"bookies hold on to what nobody needs: {held}"
+            self.history.violation(Invariant.NOTHING_IS_HELD, text)
 
     def _run_to_its_end(self, name: str, program: _Program, limit_ns: int) -> bool:
         is_over = False
@@ -333,7 +358,8 @@ class Life:
             ]
             machine.process.loop.deliver(ask, machine, wanted)  # type: ignore[union-attr]
         if not self.kernel.run(lambda: not waiting, self.kernel.now_ns + _FINISH_NS):
-            self.history.violation("the bookies do not answer the audit")
+            text = "the bookies do not answer the audit"
+            self.history.violation(Invariant.EVERY_CALL_ENDS, text)
         for ledger_id, metadata in closed:
             if self.history.ledgers[ledger_id].metadata is None:
                 continue  # a deletion that took its time came between
@@ -347,7 +373,8 @@ class Life:
                     least = metadata.write_quorum_size
                 if count < least - is_damaged:
                     text = f"entry {entry_id} has {count} copies, and not {least}"
-                    self.history.violation(text, ledger_id)
+                    broken = Invariant.ALL_COMMITTED_ENTRIES_REACH_ACK_QUORUM
+                    self.history.violation(broken, text, ledger_id)
 
     def _closed(self) -> list[tuple[LedgerId, LedgerMetadata]]:
         ledgers = self.history.ledgers.items()
@@ -364,7 +391,7 @@ class Life:
         except QuorumbookError as error:
             if machine is not self.cluster.victim:
                 text = f"{machine.name} holds a wrong entry {entry_id}: {error}"
-                self.history.violation(text, ledger_id)
+                self.history.violation(Invariant.ENTRIES_ARE_WHAT_WAS_SENT, text, ledger_id)
             return False
         if self.history.ledgers[ledger_id].is_of_stream:
             return True
@@ -382,4 +409,5 @@ def run_seed(seed: int, *, keep_trace: bool = False, variation: Variation | None
 
 def _lived(at_end: Callable[[Callable[[], None]], None], life: Life) -> Outcome:
     at_end(life.cluster.bury)
-    return life.run()
+    with watched_machines(life.history):
+        return life.run()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.disks.mishaps import DiskMishaps
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.metadata.etcd_members import NAMES as ETCD_NAMES
 from quorumbook.sim.metadata.zookeeper import LEADER, Server
 from quorumbook.sim.plan import DISK_MISHAPS
 from quorumbook.sim.process import SYNC_NS, Machine
@@ -70,6 +71,8 @@ class Nemesis:
         self._disks.heal()
         for server in cluster.servers:
             server.boot_up()
+        if cluster.etcd is not None:
+            cluster.etcd.members.heal()
         for machine in cluster.bookies:
             machine.slow_syncs, machine.sync_ns = 0.0, SYNC_NS
             if machine.process is not None:
@@ -201,18 +204,26 @@ class Nemesis:
         servers = self._cluster.servers
         return self._tape.pick(servers) if servers else None
 
-    def _kill_zookeeper(self) -> None:
-        server = self._zookeeper()
+    def _kill_metadata_server(self) -> None:
+        server, etcd = self._zookeeper(), self._cluster.etcd
         if server is not None:
             server.machine.kill()
             self._kernel.after(self._a_while_ns(), server.boot_up)
+        elif etcd is not None:
+            name = self._tape.pick(ETCD_NAMES)
+            etcd.members.kill(name)
+            self._kernel.after(self._a_while_ns(), etcd.members.boot_up, name)
 
-    def _pause_zookeeper(self) -> None:
-        server = self._zookeeper()
+    def _pause_metadata_server(self) -> None:
+        server, etcd = self._zookeeper(), self._cluster.etcd
         if server is not None:
             self._pause(server.machine)
+        elif etcd is not None:
+            etcd.members.stand_still(self._tape.pick(ETCD_NAMES), self._a_while_ns())
 
-    def _part_zookeeper(self) -> None:
-        server = self._zookeeper()
+    def _part_metadata_server(self) -> None:
+        server, etcd = self._zookeeper(), self._cluster.etcd
         if server is not None:
             self._cut(server.name, LEADER, self._a_while_ns())
+        elif etcd is not None:
+            etcd.members.part(self._tape.pick(ETCD_NAMES), self._a_while_ns())

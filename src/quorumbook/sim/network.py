@@ -55,6 +55,8 @@ class SimulatedNetwork:
         #: The probability of a long latency, and that a piece is cut up.
         self.tail = 0.0
         self.rechunk = 0.0
+        #: By machine, what stands between it and who connects to it.
+        self.interpreters: dict[str, Callable[[asyncio.Protocol], asyncio.Protocol]] = {}
         #: By machine, how many times longer everything takes from there and to there.
         self.slow: dict[str, float] = {}
         self.listeners: dict[
@@ -252,7 +254,8 @@ class ProcessNetwork:
         kernel.after(latency_ns(), knock)
         transport = await made
         protocol = factory()
-        transport.begin(lambda: protocol)
+        between = network.interpreters.get(host)
+        transport.begin(lambda: protocol if between is None else between(protocol))
         return transport, protocol
 
     def start_tls(self, *arguments: Any, **named: Any) -> Any:

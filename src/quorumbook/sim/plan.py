@@ -42,9 +42,9 @@ MISHAPS = (
     "isolate",
     "cut_metadata",
     "reset_connection",
-    "kill_zookeeper",
-    "pause_zookeeper",
-    "part_zookeeper",
+    "kill_metadata_server",
+    "pause_metadata_server",
+    "part_metadata_server",
     "swizzle",
     "reset_within",
     *DISK_MISHAPS,
@@ -66,6 +66,7 @@ WAYS = (
     "early_turns",
     "wrong_clocks",
     "slow_threads",
+    "third_version",
 )
 #: What they do with streams: each takes about as long as all else in a seed.
 STREAM_WAYS: tuple[tuple[str, ...], ...] = ((), ("streams",), ("groups",), ("transactions",))
@@ -115,6 +116,7 @@ class LifePlan:
     journal_file_size_bytes: int
     flush_interval_s: float
     journals: int
+    ledger_directories: int
 
     def has(self, way: str) -> bool:
         """Tell whether the seed has one of ``WAYS`` or ``STREAM_WAYS``."""
@@ -125,7 +127,7 @@ class LifePlan:
         is_small = self.has("small_frames")
         return BookieOptions(
             journal_directories=tuple(f"{root}/journal{i}" for i in range(self.journals)),
-            ledger_directories=(f"{root}/ledgers",),
+            ledger_directories=tuple(f"{root}/ledgers{i}" for i in range(self.ledger_directories)),
             host=name,
             bookie_id=name,
             storage=StorageOptions(
@@ -218,6 +220,7 @@ def draw(tape: Tape) -> LifePlan:
         journal_file_size_bytes=tape.pick((8 * _KB, 64 * _KB)),
         flush_interval_s=tape.pick((0.2, 2.0, 3600.0)),
         journals=tape.pick((1, 1, 2)),
+        ledger_directories=tape.pick((1, 1, 2)),
         has_etcd=tape.chance(0.2),
     )
 

@@ -121,13 +121,13 @@ class Machine:
             self._end(is_silent=False)
             self._start_over_on(self.disk.after_kill())
 
-    def cut_power(self) -> None:
-        """End the process, and lose what is not durable."""
+    def cut_power(self, *, keeps_some: bool = False) -> None:
+        """End the process, and lose what is not durable; or else only some of it."""
         if self.process is not None:
             tape = self.kernel.tape
             self.kernel.trace.note(self.name, "loses power")
             self._end(is_silent=tape.chance(0.5))
-            keep = tape.pick((0.0, self.kept_share, 1.0))
+            keep = self.kept_share if keeps_some else tape.pick((0.0, self.kept_share, 1.0))
             self._start_over_on(self.disk.crash(tape.child(), keep=keep))
             self.boot += 1
 
@@ -144,6 +144,11 @@ class Machine:
         """Kill the process when it next syncs a file of some name, which is written by then."""
         if self.process is not None:
             self.process.dies_at = name
+
+    def cut_power_in_sync(self, name: str) -> None:
+        """Lose power when the process next syncs a file of some name: some of it is durable."""
+        if self.process is not None:
+            self.process.dies_at, self.process.loses_power = name, True
 
     def bury(self) -> None:
         """Let go of everything, at the end of the simulation."""
@@ -179,6 +184,8 @@ class Process:
         self.calls_left = 0
         #: The name of the file in whose sync it is killed, "" if in none.
         self.dies_at = ""
+        #: Then its machine loses power.
+        self.loses_power = False
         #: Called when it dies, on no loop.
         self.at_death: list[Callable[[], None]] = []
         self.main: Any = None
@@ -226,7 +233,10 @@ class Process:
             raise ProcessDied
         machine = self.machine
         if self.dies_at and operation == "sync" and path.endswith(self.dies_at):
-            machine.kill()
+            if self.loses_power:
+                machine.cut_power(keeps_some=True)
+            else:
+                machine.kill()
             raise ProcessDied
         if self.calls_left and operation not in ("read", "open", "list"):
             self.calls_left -= 1

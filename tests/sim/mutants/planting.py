@@ -11,8 +11,10 @@ imported change, and change back.  Production code knows nothing of it.
     file = "ledger/machines/append.py"
     old = '''text that occurs exactly once in the file'''
     new = '''what stands there instead'''
+    scenarios = ["S01"]              # of the track record: what happens there again with the bug
     along = "another bug"            # what is planted with it, where one alone does no harm
-    phase = "fences"                 # the directed phase that finds it in few seeds; or
+    phase = "fences"                 # the directed phase that finds it in few seeds, "none" for
+                                     # seeds without one; or
     test = "tests/unit/...::test_x"  # the test that finds it, where no seed is known to
 """
 
@@ -22,7 +24,7 @@ import contextlib
 import importlib
 import inspect
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -47,6 +49,8 @@ class Mutant:
     test: str = ""
     #: The words of a bug that is planted with it: each alone is what the other makes harmless.
     along: str = ""
+    #: Of the track record: what would happen again.
+    scenarios: Sequence[str] = ()
 
     def __str__(self) -> str:
         return self.what

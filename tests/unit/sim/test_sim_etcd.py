@@ -11,6 +11,7 @@ from quorumbook.sim.kernel import SECOND, Kernel
 pytest.importorskip("grpc", reason="pip install 'quorumbook[etcd]'")
 
 from quorumbook.metadata.etcd.client import GRANT, KEEP_ALIVE, REVOKE, TXN, messages
+from quorumbook.sim.metadata.etcd_members import NAMES, Members
 from quorumbook.sim.metadata.etcd_state import (
     EtcdState,
     KeyChange,
@@ -112,3 +113,80 @@ def test_a_watch_hears_of_its_range(server: Server):
     ]
     request.filters.append(0)
     assert [e.type for e in Watched.of(request).events(server.state.changes)] == [1]
+
+
+class Cluster:
+    """Members alone, and what they told."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel(0)
+        self.ended: list[str] = []
+        self.leaders = 0
+        self.members = Members(self.kernel, self.ended.append, self._elected)
+
+    def _elected(self) -> None:
+        self.leaders += 1
+
+    def pass_s(self, seconds: float) -> None:
+        self.kernel.run(lambda: False, self.kernel.now_ns + int(seconds * SECOND))
+
+    @property
+    def serving(self) -> list[str]:
+        return [each for each in NAMES if self.members.serves(each)]
+
+
+@pytest.fixture
+def trio() -> Cluster:
+    return Cluster()
+
+
+def test_while_there_is_no_leader_nobody_serves_and_then_those_who_are_left(trio: Cluster):
+    trio.members.kill("e0")
+    assert (trio.ended, trio.serving, trio.leaders) == (["e0"], [], 0)
+    trio.pass_s(3)
+    assert (trio.serving, trio.leaders) == (["e1", "e2"], 1)
+    trio.members.boot_up("e0")
+    assert trio.serving == [*NAMES]
+
+
+def test_a_member_that_follows_may_end_without_an_election(trio: Cluster):
+    trio.members.kill("e1")
+    assert trio.serving == ["e0", "e2"]
+    trio.pass_s(10)
+    assert not trio.leaders
+
+
+def test_one_member_alone_elects_nobody(trio: Cluster):
+    trio.members.kill("e0")
+    trio.members.part("e1", 20 * SECOND)
+    trio.pass_s(19)
+    assert not trio.serving
+    trio.pass_s(4)
+    assert (trio.serving, trio.leaders) == (["e1", "e2"], 1)
+
+
+def test_a_leader_that_stands_still_for_a_moment_goes_on_leading(trio: Cluster):
+    trio.members.stand_still("e0", SECOND // 10)
+    assert not trio.serving
+    assert trio.members.looks_at_ns("e0") == SECOND // 10
+    trio.pass_s(3)
+    assert (trio.serving, trio.leaders) == ([*NAMES], 0)
+
+
+def test_when_all_is_well_again_all_serve(trio: Cluster):
+    for act in (trio.members.kill, lambda name: trio.members.part(name, 100 * SECOND)):
+        act("e0")
+        trio.members.heal()
+        assert trio.serving == [*NAMES]
+        assert not trio.members.is_down("e0")
+
+
+def test_another_leader_renews_every_lease(server: Server):
+    lease = server.lease(5)
+    server.txn({}, [put(b"k", lease=lease)])
+    server.pass_s(4)
+    server.state.renew_leases()
+    server.pass_s(4)
+    assert b"k" in server.state.entries
+    server.pass_s(2)
+    assert b"k" not in server.state.entries

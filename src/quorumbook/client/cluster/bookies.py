@@ -169,6 +169,13 @@ class ClientBookies:
         """Ask a bookie after others for a while: it was silent, or gave a damaged entry."""
         self._slow[bookie_id] = self._env.clock.now_ns() + int(self._options.quarantine_s * _NS)
 
+    @property
+    def pending_requests(self) -> int:
+        """Return how many reads and other requests have no answer yet; adds are the writers'."""
+        controls = (*self._control.values(), *self._deferred.values())
+        reads = sum(each.pending_reads for each in self._fast.values())
+        return reads + sum(each.pending_requests for each in controls)
+
     def fast(self, bookie_id: BookieId) -> ReadChannel:
         """Return the v2 channel to a bookie."""
         return self._channel(self._fast, ReadChannel, bookie_id)

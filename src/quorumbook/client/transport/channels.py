@@ -140,6 +140,11 @@ class ControlChannel(Channel):
         self.write(encode(txn_id))
         return future
 
+    @property
+    def pending_requests(self) -> int:
+        """Return how many requests have no answer yet."""
+        return len(self._waiting)
+
     def _received(self, data: bytes) -> None:
         for response in self._decoder.feed(data):
             self._answered(response)

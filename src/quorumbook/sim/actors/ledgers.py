@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions, WorkerOptions
 from quorumbook.autorecovery.process import AutoRecovery
@@ -28,6 +28,7 @@ from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.recovery.switches import PeriodicCheck
 from quorumbook.sim.cluster import SimClient, SimulatedCluster
 from quorumbook.sim.histories.groups import GroupHistory
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD, History, LedgerHistory
 from quorumbook.sim.histories.readers import Reading
 from quorumbook.sim.histories.streams import StreamHistory
@@ -80,7 +81,8 @@ def tried(
         yield
     except wrong as error:
         # The cluster has nothing to do with it.
-        life.history.violation(f"{process.name} is told that it is wrong: {error}")
+        text = f"{process.name} is told that it is wrong: {error}"
+        life.history.violation(Invariant.NOBODY_IS_WRONG, text)
     except QuorumbookError as error:
         life.history.failed(process.name, error)
 
@@ -183,7 +185,10 @@ class Appends:
             sent.append(f"{self._writer.id}/{entry_id}/{self._who} ".encode().ljust(size, b"x"))
         if not self._has_chosen_ids:
             for entry_id in range(first, first + count):
-                self._watch(entry_id, self._writer.append_nowait(sent[entry_id]))
+                # Whose buffer it is may write on in it at once (S22).
+                buffer: Any = bytearray(sent[entry_id])
+                self._watch(entry_id, self._writer.append_nowait(buffer))
+                buffer[:] = bytes(len(buffer))
             return
         waiting = list(range(first, first + count))
         while waiting:
@@ -195,7 +200,7 @@ class Appends:
         try:
             check_accounts(self._writer)
         except InternalError as error:
-            self._life.history.violation(str(error), self._writer.id)
+            self._life.history.violation(Invariant.ACCOUNTS_FIT, str(error), self._writer.id)
 
     def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
         self.pending.add(future)
@@ -214,7 +219,8 @@ class Appends:
                 history.failed(self._who, error)
                 return
             if future.result() != entry_id:
-                history.violation(f"entry {entry_id} became {future.result()}", ledger_id)
+                text = f"entry {entry_id} became {future.result()}"
+                history.violation(Invariant.NO_OUT_OF_ORDER_ENTRIES, text, ledger_id)
             # What is not synced is not promised.
             if not self._is_deferred:
                 history.acked(ledger_id, self._who, entry_id)
@@ -278,7 +284,8 @@ async def _read_all(
         reading.confirmed(reader.last_add_confirmed)
     except NoSuchEntryError as error:
         if not history.ledgers[reader.id].is_doomed:
-            history.violation(f"{reading.who} was denied an entry: {error}", reader.id)
+            text = f"{reading.who} was denied an entry: {error}"
+            history.violation(Invariant.NO_ENTRY_IS_DENIED, text, reader.id)
         raise
     finally:
         with history.calls.under_way(process, f"closing a reader of ledger {reader.id}"):

@@ -16,7 +16,16 @@ from quorumbook.sim.actors.ledgers import ActorsLife, insist, read_at_last, star
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S
 from quorumbook.sim.process import Process
 from quorumbook.sim.search.sometimes import TRUNCATED
-from quorumbook.streams import Appended, Namespace, SequenceId, Stream, StreamPolicy, StreamWriter
+from quorumbook.streams import (
+    Appended,
+    Namespace,
+    Record,
+    SequenceId,
+    Stream,
+    StreamPolicy,
+    StreamWriter,
+    TxId,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +55,7 @@ async def made(
             ack_quorum_size=ack_quorum,
             roll_entries=8,
             compression="lz4" if plan.has("small_frames") else "none",
+            txid="timestamp" if plan.has("wrong_clocks") else "monotonic",
         )
         namespace = await insist(lambda: Namespace.open(NAMESPACE, client=client))
         yield await insist(lambda: make(namespace, policy))
@@ -108,7 +118,7 @@ async def _append(life: ActorsLife, process: Process, writer: StreamWriter, numb
     with under_way(life, process, f"appending record {number}"):
         appended: Appended = await writer.append(payload, producer_seq=number)
     if appended.sequence_id >= 0:
-        life.streams.acked(who, appended.sequence_id, payload)
+        life.streams.acked(who, appended.sequence_id, appended.txid, payload)
 
 
 async def follow(life: ActorsLife, process: Process) -> None:
@@ -125,24 +135,31 @@ async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:
     before = None
     async with stream.reader() as reader:
         async for record in reader:
-            life.streams.read(who, before, record.sequence_id, record.payload)
+            life.streams.read(who, before, record.sequence_id, record.txid, record.payload)
             before = record.sequence_id
 
 
 async def read_to_the_end(life: ActorsLife, process: Process) -> None:
     """When all is well again: read all there is."""
+    history = life.streams
     async with stream_of(life, process) as stream:
 
         async def read() -> None:
             await stream.recover()
-            payloads: list[bytes] = []
-            first = before = None
+            records: list[Record] = []
+            before = None
             async with stream.reader(tail=False) as reader:
-                async for record in reader:
-                    life.streams.read(process.name, before, record.sequence_id, record.payload)
-                    before = record.sequence_id
-                    first = before if first is None else first
-                    payloads.append(record.payload)
-            life.streams.read_all(process.name, first or 0, payloads)
+                async for each in reader:
+                    history.read(process.name, before, each.sequence_id, each.txid, each.payload)
+                    before = each.sequence_id
+                    records.append(each)
+            first = records[0].sequence_id if records else 0
+            history.read_all(process.name, first, [each.payload for each in records])
+            if records:
+                await seek(first, life.tape.pick(records).txid)
+
+        async def seek(first: int, txid: int) -> None:
+            async with stream.reader(TxId(txid), tail=False) as reader:
+                history.sought(process.name, first, txid, (await anext(reader)).sequence_id)
 
         await read_at_last(life, process, read)

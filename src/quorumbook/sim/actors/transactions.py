@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from quorumbook.errors import ConfigError, QuorumbookError
 from quorumbook.sim.actors.ledgers import ActorsLife, read_at_last
 from quorumbook.sim.actors.streams import made, under_way
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.process import Process
 from quorumbook.streams import Namespace, StreamPolicy
 from quorumbook.streams.transactions import (
@@ -54,7 +55,8 @@ async def commit(life: ActorsLife, process: Process) -> None:
                 with under_way(life, process, f"committing batch {batch}"):
                     await _commit_one(life, app, batch, f"{run}.{count}")
             except ConfigError as error:
-                life.history.violation(f"{process.name} is told that it is wrong: {error}")
+                text = f"{process.name} is told that it is wrong: {error}"
+                life.history.violation(Invariant.NOBODY_IS_WRONG, text)
             except QuorumbookError as error:
                 life.history.failed(process.name, error)
                 if batch >= 0 and life.tape.chance(0.5):

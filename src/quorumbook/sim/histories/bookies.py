@@ -23,6 +23,7 @@ from quorumbook.bookie.server import Bookie
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.requests import AddRun, BatchRead, Read
 from quorumbook.protocol.status import Status
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History, holders
 
 #: A bookie that nobody asks has five or six tasks, and now and then one for a moment.
@@ -134,7 +135,8 @@ class BookieHistory:
                 and name in holders(metadata, entry_id)
             ):
                 text = f"{name} acknowledged entry {entry_id}, and denies it"
-                self._history.violation(text, request.ledger_id)
+                broken = Invariant.NO_BOOKIE_DENIES_WHAT_IT_ACKED
+                self._history.violation(broken, text, request.ledger_id)
                 return
 
     def _took_late(self, name: str, add: AddRun) -> None:
@@ -142,7 +144,8 @@ class BookieHistory:
         # The id of one that was deleted may be another ledger's.
         if ledger is not None and not ledger.is_doomed:
             text = f"{name} has answered a fence, and takes entry {add.run.first_entry_id}"
-            self._history.violation(text, add.run.ledger_id)
+            broken = Invariant.FENCED_BOOKIES_TAKE_NO_ADDS
+            self._history.violation(broken, text, add.run.ledger_id)
 
     @staticmethod
     def held(bookie: Bookie, around: Around, clients: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.search.sometimes import REBALANCED
 
@@ -54,9 +55,11 @@ class GroupHistory:
         expected = self._next.get((member, partition))
         tried = self._tried.get(partition, -1)
         if expected is None and sequence_id > tried + 1:
-            self._violation(f"{member} begins partition {partition} at {sequence_id}, not {tried}")
+            text = f"{member} begins partition {partition} at {sequence_id}, not {tried}"
+            self._violation(Invariant.GROUP_SKIPS_NOTHING, text)
         elif expected is not None and sequence_id != expected:
-            self._violation(f"{member} got {sequence_id} of {partition}, not {expected}")
+            text = f"{member} got {sequence_id} of {partition}, not {expected}"
+            self._violation(Invariant.GROUP_SKIPS_NOTHING, text)
         self._next[member, partition] = sequence_id + 1
         self._handed.add((partition, sequence_id))
         self.on_handed(member)
@@ -74,7 +77,8 @@ class GroupHistory:
         """A member was told that a commit is stored, before which another one had been."""
         self._history.operations += 1
         if sequence_id < before:
-            self._violation(f"{member} put {partition} back from {before} to {sequence_id}")
+            text = f"{member} put {partition} back from {before} to {sequence_id}"
+            self._violation(Invariant.GROUP_KEEPS_COMMITS, text)
         self._committed[partition] = max(self._committed.get(partition, -1), sequence_id)
 
     def judged(self, member: str, partition: int, sequence_id: int) -> None:
@@ -82,7 +86,7 @@ class GroupHistory:
         committed = self._committed.get(partition, -1)
         if sequence_id <= committed:
             text = f"{member} got {sequence_id} of {partition} again, committed up to {committed}"
-            self._violation(text)
+            self._violation(Invariant.GROUP_KEEPS_COMMITS, text)
 
     def is_read(self) -> bool:
         """Tell whether every acknowledged record was handed out."""
@@ -93,10 +97,11 @@ class GroupHistory:
         known = self._known.setdefault((partition, sequence_id), payload)
         if known != payload:
             where = f"{sequence_id} of {partition}"
-            self._violation(f"{who} knows {where} as {payload!r}, others as {known!r}")
+            text = f"{who} knows {where} as {payload!r}, others as {known!r}"
+            self._violation(Invariant.GROUP_HAS_ONE_RECORD_A_PLACE, text)
 
-    def _violation(self, text: str) -> None:
-        self._history.violation(f"group: {text}")
+    def _violation(self, broken: Invariant, text: str) -> None:
+        self._history.violation(broken, text)
 
 
 def _process_of(member: str) -> str:

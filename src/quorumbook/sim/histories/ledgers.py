@@ -1,28 +1,8 @@
 """What everybody was told, and whether it can all be true.
 
-    I1   no acknowledged entry lies behind the end of a closed ledger
-    I2   whoever recovers a ledger finds all acknowledged entries, as they were sent, each once
-         and in order (``readers``)
-    I3   an entry is what its writer sent, whoever reads it
-    I4   what a reader was shown, no later end of the ledger denies; and it is told nothing as
-         confirmed that is not, to the writer or by the ledger's end; nor less than before
-         (``readers``)
-    I5   all who see a ledger closed see the same end, and it does not move; a writer whose close
-         succeeds closed at what was confirmed to it; what a metadata
-         driver says of a write is what happened (``metadata.zookeeper_store``)
-    I6   no bookie is in an ensemble twice, no fragment goes or begins elsewhere, and only workers
-         exchange the bookies of older ones (``fragments``)
-    I7   each entry up to the end is on an ack quorum of the bookies that the metadata names for
-         it, and on its write quorum when auto-recovery is done (``life``)
-    I8   no bookie that has answered a fence takes a writer's add (``bookies``)
-    I9   nobody is denied an entry below the end, and no bookie denies what it acknowledged
-         (``bookies``)
-    I10  no ledger goes that nobody deleted
-    I11  everything ends when all is well again (``life``), each call of a client as well
-         (``calls``)
-    I12  bookies hold nothing when nobody asks for anything (``bookies``)
-    I13  of no ledger it stays written down that it lacks copies, when all is well again (``life``)
-    I14  the stream: ``streams``
+What must be true is in ``invariants``.  Here is what concerns whole ledgers; their bookies,
+readers, fragments and calls are judged by the modules of that name, streams and what is built on
+them by ``streams``, ``groups`` and ``transactions``, and whether all ends well by ``life``.
 
 A violation is a sentence; ``story`` tells what is known of the ledger it is about.
 """
@@ -41,6 +21,7 @@ from quorumbook.ledger.placement.schedule import write_set
 from quorumbook.metadata.tree import Row
 from quorumbook.sim.histories.calls import Calls
 from quorumbook.sim.histories.fragments import wrong_change, wrong_shape
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.kernel import SECOND, Kernel
 
 #: Of the ledgers that are not a stream's.
@@ -120,8 +101,9 @@ class History:
         ledger = self.ledgers[ledger_id]
         return ledger.is_doomed and (ledger.metadata is None or ledger.is_claimed)
 
-    def violation(self, text: str, ledger_id: LedgerId | None = None) -> None:
+    def violation(self, broken: Invariant, text: str, ledger_id: LedgerId | None = None) -> None:
         """Note that something cannot be true."""
+        text = f"{broken.title}: {text}"
         self._kernel.trace.note("history", "VIOLATION", text)
         told = text if ledger_id is None else f"{text}\n{self.story(ledger_id)}"
         self.violations.append(told)
@@ -162,7 +144,8 @@ class History:
         self.operations += 1
         ledger = self.ledgers[ledger_id]
         if entry_id and entry_id - 1 not in ledger.acknowledged:
-            self.violation(f"entry {entry_id} is acknowledged before the one before it", ledger_id)
+            text = f"entry {entry_id} is acknowledged before the one before it"
+            self.violation(Invariant.NO_OUT_OF_ORDER_ENTRIES, text, ledger_id)
         ledger.acknowledged.add(entry_id)
         self.tell(ledger_id, who, f"entry {entry_id} acknowledged")
         self._check_end(ledger)
@@ -198,9 +181,11 @@ class History:
     def _shown(self, ledger_id: LedgerId, who: str, entry_id: EntryId, payload: bytes) -> None:
         ledger = self.ledgers[ledger_id]
         if entry_id >= len(ledger.sent):
-            self.violation(f"{who} was shown entry {entry_id}, which nobody sent", ledger_id)
+            text = f"{who} was shown entry {entry_id}, which nobody sent"
+            self.violation(Invariant.ENTRIES_ARE_WHAT_WAS_SENT, text, ledger_id)
         elif ledger.sent[entry_id] != payload:
-            self.violation(f"{who} was shown another content of entry {entry_id}", ledger_id)
+            text = f"{who} was shown another content of entry {entry_id}"
+            self.violation(Invariant.ENTRIES_ARE_WHAT_WAS_SENT, text, ledger_id)
         ledger.shown = max(ledger.shown, entry_id)
         self._check_end(ledger)
 
@@ -212,14 +197,15 @@ class History:
             ledger.shown = entry_id
             self.tell(ledger_id, who, f"last add confirmed is {entry_id}")
         if entry_id >= len(ledger.sent):
-            self.violation(f"{who} was told {entry_id} as last add confirmed", ledger_id)
+            text = f"{who} was told {entry_id} as last add confirmed"
+            self.violation(Invariant.NOTHING_SHOWN_IS_TAKEN_BACK, text, ledger_id)
         metadata = ledger.metadata
         is_open = metadata is not None and not metadata.is_closed
         if is_open and ledger.writer_confirmed is not None:
             confirmed = ledger.writer_confirmed()
             if entry_id > confirmed:
                 text = f"{who} was told that {entry_id} is confirmed, and only {confirmed} is"
-                self.violation(text, ledger_id)
+                self.violation(Invariant.NOTHING_SHOWN_IS_TAKEN_BACK, text, ledger_id)
         self._check_end(ledger)
 
     def closed(self, ledger_id: LedgerId, who: str, confirmed: EntryId) -> None:
@@ -228,7 +214,7 @@ class History:
         metadata = self.ledgers[ledger_id].metadata
         if metadata is not None and metadata.last_entry_id != confirmed:
             text = f"{who} closed at {confirmed}, and the ledger ends at {metadata.last_entry_id}"
-            self.violation(text, ledger_id)
+            self.violation(Invariant.ONE_END, text, ledger_id)
 
     def opened(self, ledger_id: LedgerId, who: str, last: EntryId, length: int) -> None:
         """Somebody was told where a ledger ends."""
@@ -239,9 +225,11 @@ class History:
         if metadata is None and ledger.is_doomed:
             return
         if metadata is None or not metadata.is_closed:
-            self.violation(f"{who} sees an end that is not in the metadata", ledger_id)
+            text = f"{who} sees an end that is not in the metadata"
+            self.violation(Invariant.ONE_END, text, ledger_id)
         elif (metadata.last_entry_id, metadata.length) != (last, length):
             self.violation(
+                Invariant.ONE_END,
                 f"{who} sees the end at {last} ({length} bytes), the metadata says "
                 f"{metadata.last_entry_id} ({metadata.length} bytes)",
                 ledger_id,
@@ -284,7 +272,8 @@ class History:
         ledger.metadata = None
         self.tell(ledger_id, "metadata", "deleted")
         if not ledger.is_doomed and not ledger.is_of_stream:
-            self.violation("the ledger is gone, and nobody deleted it", ledger_id)
+            text = "the ledger is gone, and nobody deleted it"
+            self.violation(Invariant.NO_LIVE_LEDGER_IS_DELETED, text, ledger_id)
 
     def _metadata_changed(self, ledger_id: LedgerId, after: LedgerMetadata) -> None:
         ledger = self.ledgers.get(ledger_id)
@@ -298,17 +287,19 @@ class History:
         if before is not None:
             wrong = wrong or wrong_change(before, after, has_workers=self.has_workers)
         if wrong is not None:
-            self.violation(wrong, ledger_id)
+            self.violation(Invariant.VALID_ENSEMBLE_SEQUENCE, wrong, ledger_id)
         if before is None:
             self.on_new(ledger_id)
             return
         if after.state.value < before.state.value:
-            self.violation(f"{before.state.name} became {after.state.name}", ledger_id)
+            text = f"{before.state.name} became {after.state.name}"
+            self.violation(Invariant.ONE_END, text, ledger_id)
         if before.is_closed and (before.last_entry_id, before.length) != (
             after.last_entry_id,
             after.length,
         ):
-            self.violation(f"a closed ledger's end moved from {before.last_entry_id}", ledger_id)
+            text = f"a closed ledger's end moved from {before.last_entry_id}"
+            self.violation(Invariant.ONE_END, text, ledger_id)
         self._check_end(ledger)
 
     def _check_end(self, ledger: LedgerHistory) -> None:
@@ -318,7 +309,11 @@ class History:
             and metadata.state is LedgerState.CLOSED
             and metadata.last_entry_id < ledger.promised
         ):
+            is_acked = max(ledger.acknowledged, default=-1) > metadata.last_entry_id
             self.violation(
+                Invariant.NO_DIVERGENCE_BETWEEN_CLIENT_AND_METADATA
+                if is_acked
+                else Invariant.NOTHING_SHOWN_IS_TAKEN_BACK,
                 f"the ledger ends at {metadata.last_entry_id}, but {ledger.promised} was promised",
                 ledger.ledger_id,
             )

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 
 
@@ -31,23 +32,27 @@ class Reading:
     def shown(self, entry_id: EntryId, payload: bytes) -> None:
         """The reader was shown its next entry."""
         if entry_id != self._next:
-            self._wrong(f"was shown entry {entry_id}, and entry {self._next} was next")
+            text = f"was shown entry {entry_id}, and entry {self._next} was next"
+            self._wrong(Invariant.NO_OUT_OF_ORDER_ENTRIES, text)
         self._next = entry_id + 1
         self.history.read(self._ledger_id, self.who, entry_id, payload)
 
     def confirmed(self, entry_id: EntryId) -> None:
         """The reader was told a last add confirmed."""
         if entry_id < self._confirmed:
-            self._wrong(f"knew {self._confirmed} as last add confirmed, and now {entry_id}")
+            text = f"knew {self._confirmed} as last add confirmed, and now {entry_id}"
+            self._wrong(Invariant.NOTHING_SHOWN_IS_TAKEN_BACK, text)
         elif entry_id < self._next - 1:
-            self._wrong(f"was shown entry {self._next - 1}, and knows {entry_id} as confirmed")
+            text = f"was shown entry {self._next - 1}, and knows {entry_id} as confirmed"
+            self._wrong(Invariant.NOTHING_SHOWN_IS_TAKEN_BACK, text)
         self._confirmed = entry_id
         self.history.confirmed(self._ledger_id, self.who, entry_id)
 
     def ended(self, last: EntryId) -> None:
         """A read up to some entry came to its end."""
         if self._next != last + 1:
-            self._wrong(f"read up to entry {last}, and was shown entries up to {self._next - 1}")
+            text = f"read up to entry {last}, and was shown entries up to {self._next - 1}"
+            self._wrong(Invariant.ALL_ACKED_ENTRIES_ARE_READABLE, text)
 
     def left(self) -> None:
         """Following the ledger came to its end, which is that of a closed ledger."""
@@ -56,9 +61,9 @@ class Reading:
         if metadata is None and ledger.is_doomed:
             return
         if metadata is None or not metadata.is_closed:
-            self._wrong("was told that an open ledger ends")
+            self._wrong(Invariant.ONE_END, "was told that an open ledger ends")
         else:
             self.ended(metadata.last_entry_id)
 
-    def _wrong(self, text: str) -> None:
-        self.history.violation(f"{self.who} {text}", self._ledger_id)
+    def _wrong(self, broken: Invariant, text: str) -> None:
+        self.history.violation(broken, f"{self.who} {text}", self._ledger_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 
 #: A batch, and who tried it.
@@ -38,7 +39,8 @@ class TransactionHistory:
         self._history.operations += 1
         other = self._committed.setdefault(batch, who)
         if other != who:
-            self._violation(f"batch {batch} was committed by {other} and by {who}")
+            text = f"batch {batch} was committed by {other} and by {who}"
+            self._violation(Invariant.BATCH_IS_THERE_ONCE, text)
 
     def found(self, batch: int) -> None:
         """Somebody was told that a batch had been committed."""
@@ -52,29 +54,35 @@ class TransactionHistory:
             last = -1
             for (batch, who), group in groupby(payloads, key=_try_of):
                 if batch <= last:
-                    self._violation(f"{stream} has batch {batch} behind batch {last}")
+                    text = f"{stream} has batch {batch} behind batch {last}"
+                    self._violation(Invariant.BATCHES_KEEP_ORDER, text)
                 last = batch
                 owners.setdefault(batch, set()).add(who)
                 wanted = self._tried.get((batch, who), {}).get(stream, [])
                 if list(group) != wanted:
-                    self._violation(f"{stream} has other rows of batch {batch} than {who} wrote")
+                    text = f"{stream} has other rows of batch {batch} than {who} wrote"
+                    self._violation(Invariant.BATCH_IS_WHOLE, text)
         for batch, names in sorted(owners.items()):
             if len(names) > 1:
-                self._violation(f"batch {batch} is there from {sorted(names)}")
+                text = f"batch {batch} is there from {sorted(names)}"
+                self._violation(Invariant.BATCH_IS_THERE_ONCE, text)
             wanted_in = {s for s, r in self._tried[batch, min(names)].items() if r}
             has = {s for s, p in rows.items() if any(_try_of(each)[0] == batch for each in p)}
             if has != wanted_in:
-                self._violation(f"batch {batch} is in {sorted(has)}, not in {sorted(wanted_in)}")
+                text = f"batch {batch} is in {sorted(has)}, not in {sorted(wanted_in)}"
+                self._violation(Invariant.BATCH_IS_WHOLE, text)
         for batch, who in sorted(self._committed.items()):
             if any(self._tried[batch, who].values()) and owners.get(batch) != {who}:
-                self._violation(f"batch {batch} was committed by {who}, and is not there")
+                text = f"batch {batch} was committed by {who}, and is not there"
+                self._violation(Invariant.BATCHES_ARE_KEPT, text)
         tried = {batch for (batch, _), of in self._tried.items() if any(of.values())}
         for batch in sorted(self._there & tried - set(owners)):
             if all(any(of.values()) for (b, _), of in self._tried.items() if b == batch):
-                self._violation(f"batch {batch} was said to be there, and is not")
+                text = f"batch {batch} was said to be there, and is not"
+                self._violation(Invariant.BATCHES_ARE_KEPT, text)
 
-    def _violation(self, text: str) -> None:
-        self._history.violation(f"transactions: {text}")
+    def _violation(self, broken: Invariant, text: str) -> None:
+        self._history.violation(broken, text)
 
 
 def _try_of(payload: bytes) -> _Try:

@@ -1,8 +1,9 @@
-"""etcd, as a driver meets it: three members, of which each may be out of reach.
+"""etcd, as a driver meets it: three members, of which each may be out of reach (``etcd_members``).
 
-What the members hold is one copy (``etcd_state``): a member that cannot ask the others refuses, so
-nobody reads the past.  A request is lost, or its answer, with the connection; whoever asks is told
-that there was no answer, and asks the next member.  Watches are late, and end with their stream.
+What the members hold is one copy (``etcd_state``): a member that cannot ask the others has nothing
+carried out, so nobody reads the past.  A request is lost, or its answer, with the connection, or
+waits at a member until there is a leader, be it longer than who asks; who is told that there was
+no answer asks the next member.  Watches are late, and end with their stream.
 
 The driver is the project's own but for grpcio: the attempts of ``EtcdClient`` go over the simulated
 network.
@@ -27,8 +28,10 @@ from quorumbook.metadata.etcd.rows import decode_row, node_key, path_of
 from quorumbook.metadata.etcd.store import EtcdStore
 from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Create, Operation
 from quorumbook.metadata.tree import Row
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.metadata.etcd_members import NAMES, Members
 from quorumbook.sim.metadata.etcd_state import (
     EtcdState,
     KeyChange,
@@ -38,8 +41,10 @@ from quorumbook.sim.metadata.etcd_state import (
 )
 from quorumbook.sim.process import Process
 
-MEMBERS = ("e0", "e1", "e2")
 _LATEST_NEWS_NS = SECOND // 2
+#: How often a member that waits for a leader looks again, and how often at most.
+_LOOK_EVERY_NS = SECOND // 4
+_LOOKS_MAX = 20
 
 
 class _UnansweredError(grpc.RpcError):  # type: ignore[misc] # grpc comes without types
@@ -69,12 +74,10 @@ class Etcd:
         self.kernel = kernel
         self.history = history
         self.state = EtcdState(kernel, self._changed)
+        self.members = Members(kernel, self._break_streams_of, self.state.renew_leases)
         #: The probability that a request, or its answer, is lost with its connection.
         self.drops = 0.0
         self._streams: list[_WatchStream] = []
-
-    #: Their names in the network's cuts.
-    members = MEMBERS
 
     async def open(self, process: Process, session_timeout_s: float) -> EtcdStore:
         """Connect and begin a session; raises as ``EtcdStore.open``."""
@@ -96,6 +99,10 @@ class Etcd:
         if stream in self._streams:
             self._streams.remove(stream)
 
+    def _break_streams_of(self, member: str) -> None:
+        for stream in [each for each in self._streams if each.member == member]:
+            stream.end()
+
     def _changed(self, changes: list[KeyChange]) -> None:
         paths = {path_of(each.key) for each in changes} - {None}
         self.history.changed({path for path in paths if path is not None})
@@ -109,7 +116,7 @@ class _WatchStream:
     def __init__(self, etcd: Etcd, process: Process, member: str) -> None:
         self._etcd = etcd
         self._process = process
-        self._member = member
+        self.member = member
         self._watched: dict[int, Watched] = {}
         self._news: asyncio.Queue[Any] = asyncio.Queue()
         self._last_news_ns = 0
@@ -140,8 +147,8 @@ class _WatchStream:
             self._send(watched, watched.events(changes))
 
     def _arrives(self, request: Any) -> None:
-        if self._is_cut_off:
-            self._break()
+        if self._is_cut_off or self._etcd.members.is_down(self.member):
+            self.end()
         elif request.HasField("cancel_request"):
             self._watched.pop(request.cancel_request.watch_id, None)
         else:
@@ -165,18 +172,19 @@ class _WatchStream:
 
     def _deliver(self, news: Any) -> None:
         if self._is_cut_off:
-            self._break()
+            self.end()
         else:
             self._process.loop.arrive(self._news.put_nowait, news)
 
-    def _break(self) -> None:
+    def end(self) -> None:
+        """End it as a broken connection does."""
         self.close()
         error = _UnansweredError(grpc.StatusCode.UNAVAILABLE, "the stream broke")
         self._process.loop.deliver(self._news.put_nowait, error)
 
     @property
     def _is_cut_off(self) -> bool:
-        return is_cut_off(self._process, self._member)
+        return is_cut_off(self._process, self.member)
 
 
 def is_cut_off(process: Process, member: str) -> bool:
@@ -192,8 +200,8 @@ class _ModelClient(EtcdClient):
         super().__init__(())
         self._etcd = etcd
         self._process = process
-        self._endpoints = MEMBERS
-        self._current = etcd.kernel.tape.below(len(MEMBERS))
+        self._endpoints = NAMES
+        self._current = etcd.kernel.tape.below(len(NAMES))
 
     async def _attempt(self, method: Method, request: Any, timeout_s: float) -> Any:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -208,18 +216,33 @@ class _ModelClient(EtcdClient):
             raise _UnansweredError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
 
     def _arrives(
-        self, member: str, method: Method, request: Any, answer: asyncio.Future[Any]
+        self,
+        member: str,
+        method: Method,
+        request: Any,
+        answer: asyncio.Future[Any],
+        looks: int = 0,
     ) -> None:
+        kernel, members = self._etcd.kernel, self._etcd.members
         lost = _UnansweredError(grpc.StatusCode.UNAVAILABLE, "the connection was lost")
         if is_cut_off(self._process, member):
             # It lies there until the link is whole, or somebody gives up.
-            if self._etcd.kernel.tape.chance(0.5):
-                return
+            if not kernel.tape.chance(0.5):
+                self._answer(answer, lost)
+        elif members.is_down(member) or self._is_dropping:
             self._answer(answer, lost)
-            return
-        if self._is_dropping:
+        elif members.looks_at_ns(member) > kernel.now_ns:
+            goes_on_ns = members.looks_at_ns(member)
+            kernel.at(goes_on_ns, self._arrives, member, method, request, answer)
+        elif members.serves(member):
+            self._carry_out(method, request, answer)
+        elif looks == _LOOKS_MAX:
             self._answer(answer, lost)
-            return
+        else:
+            again = member, method, request, answer, looks + 1
+            kernel.after(_LOOK_EVERY_NS, self._arrives, *again)
+
+    def _carry_out(self, method: Method, request: Any, answer: asyncio.Future[Any]) -> None:
         result: Any
         try:
             result = self._etcd.state.carry_out(method, request)
@@ -227,6 +250,7 @@ class _ModelClient(EtcdClient):
             result = _UnansweredError(grpc.StatusCode.NOT_FOUND, str(error))
         except OldRevisionError as error:
             result = _UnansweredError(grpc.StatusCode.OUT_OF_RANGE, str(error))
+        lost = _UnansweredError(grpc.StatusCode.UNAVAILABLE, "the connection was lost")
         self._answer(answer, lost if self._is_dropping else result)
 
     @property
@@ -268,7 +292,7 @@ class SimEtcdStore(EtcdStore):
         #: Nodes that are being created, and those that two calls create.
         self._creating: Counter[str] = Counter()
         self._shared: set[str] = set()
-        address = EtcdAddress(MEMBERS, DEFAULT_LEDGERS_ROOT, tls=None)
+        address = EtcdAddress(NAMES, DEFAULT_LEDGERS_ROOT, tls=None)
         super().__init__(
             address, process.env, uri="etcd://simulated", session_timeout_s=session_timeout_s
         )
@@ -301,4 +325,4 @@ class SimEtcdStore(EtcdStore):
         is_own = entry is not None and state.makers.get(key) == self.session_id
         if is_own and entry is not None and entry.created > since and path not in self._shared:
             text = f"{self._process.name} is told that {path} exists, which it has just made"
-            self._etcd.history.violation(text)
+            self._etcd.history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)

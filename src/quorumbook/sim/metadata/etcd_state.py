@@ -148,6 +148,11 @@ class EtcdState:
             lease.ends_ns = self._kernel.now_ns + ttl_s * SECOND
         return messages["LeaseKeepAliveResponse"](header=self.header(), ID=request.ID, TTL=ttl_s)
 
+    def renew_leases(self) -> None:
+        """Have all leases last as long again as they were granted for: another member leads."""
+        for lease in self._leases.values():
+            lease.ends_ns = self._kernel.now_ns + lease.ttl_s * SECOND
+
     def _look_at(self, lease_id: int) -> None:
         lease = self._leases.get(lease_id)
         if lease is None:

@@ -28,6 +28,7 @@ from quorumbook.metadata.store import (
     Set,
 )
 from quorumbook.metadata.zookeeper.store import ZooKeeperOptions, ZooKeeperStore
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.metadata.zookeeper import PORT, ZooKeeper
 from quorumbook.sim.metadata.zookeeper_state import Ensemble
@@ -94,7 +95,7 @@ class JudgedStore(ZooKeeperStore):
             self._maybe[step] -= 1
             if self._ensemble.carried_out[step] > self._maybe[step]:
                 text = f"{self._who} was told that {step[1]} failed ({error}), and it did not"
-                self._history.violation(text)
+                self._history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)
             raise
         self._told[step] += 1
         # A deletion that returns says that the node is gone; and where nothing was compared,
@@ -105,7 +106,7 @@ class JudgedStore(ZooKeeperStore):
         )
         if is_own and self._ensemble.carried_out[step] < self._told[step]:
             text = f"{self._who} was told that {step[1]} was carried out, and it was not"
-            self._history.violation(text)
+            self._history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)
         return result
 
 

@@ -1,1 +1,1 @@
-"""What makes seeds find more: directed phases, counted rare states, shorter stories."""
+"""What makes seeds tell more: counted rare states, shorter stories, reports."""

@@ -179,7 +179,8 @@ def planted_bugs(findings: list[dict[str, Any]]) -> list[str]:
     """Return the lines of a page about planted bugs, as a search for them found them."""
     found = [each for each in findings if each["seed"] is not None]
     rows = [
-        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} | {_test(each)} |"
+        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} "
+        f"| {_after(each['as_they_come']) if 'as_they_come' in each else ''} | {_test(each)} |"
         for each in sorted(findings, key=lambda each: (each["area"], each["what"]))
     ]
     by_tests = [each for each in findings if each["seed"] is None and each.get("test")]
@@ -187,11 +188,44 @@ def planted_bugs(findings: list[dict[str, Any]]) -> list[str]:
         "## Planted bugs",
         "",
         f"{len(findings)} bugs were planted, one at a time; seeds found {len(found)} of them, and "
-        f"tests {len(by_tests)} that seeds did not.",
+        f"tests {len(by_tests)} that seeds did not.{_as_they_come(findings)}",
         "",
-        "| area | bug | found after so many seeds | of which | test that finds it |",
-        "|---|---|---|---|---|",
+        "| area | bug | found after so many seeds | of which | after so many as they come "
+        "| test that finds it |",
+        "|---|---|---|---|---|---|",
         *rows,
+        "",
+        *_scenarios(findings),
+    ]
+
+
+def _as_they_come(findings: list[dict[str, Any]]) -> str:
+    tried = [each["as_they_come"] for each in findings if "as_they_come" in each]
+    found = [each for each in tried if each["seed"] is not None]
+    if not tried:
+        return ""
+    return (
+        f" Seeds as they come, of which half have no directed phase and the others one of many, "
+        f"found {len(found)} of {len(tried)}, {100 * len(found) / len(tried):.0f} %."
+    )
+
+
+def _scenarios(findings: list[dict[str, Any]]) -> list[str]:
+    """Say which scenarios of the track record seeds reach: they found what brings them back."""
+    reached: dict[str, list[str]] = {}
+    for each in findings:
+        if each["seed"] is not None:
+            for scenario in each.get("scenarios", ()):
+                reached.setdefault(scenario, []).append(each["what"])
+    if not reached:
+        return []
+    return [
+        "Scenarios of the track record that seeds reach, as they found a bug that brings them "
+        "back:",
+        "",
+        "| scenario | bug |",
+        "|---|---|",
+        *(f"| {scenario} | {'; '.join(reached[scenario])} |" for scenario in sorted(reached)),
         "",
     ]
 

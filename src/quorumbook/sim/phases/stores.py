@@ -13,8 +13,8 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Process
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 from quorumbook.storage.directories.places import INDEX_NAME
 
 #: What it wants of the plan.
@@ -54,12 +54,14 @@ class Stores(SearchPhase):
         machine = tape.pick(self._bookies)
         self._later(0.1, 0.5, self._act)
         if machine.process is not None:
-            kind = tape.pick(("kill", "power", "job", "commit"))
+            kind = tape.pick(("kill", "power", "job", "commit", "group"))
             if kind == "commit":
                 machine.kill_in_sync(INDEX_NAME)
                 self._when(lambda: machine.process is None, 1.0, partial(self._restart, machine))
                 return
-            if kind == "kill":
+            if kind == "group":
+                machine.cut_power_in_sync(".txn")
+            elif kind == "kill":
                 machine.kill()
             elif kind == "power":
                 machine.cut_power()

@@ -31,10 +31,11 @@ from quorumbook.protocol.digest import digester, master_key
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
@@ -143,7 +144,8 @@ class Keys(SearchPhase):
             except QuorumbookError as error:
                 history.failed(who, error)
                 if is_alone:
-                    history.violation(f"a stranger keeps {who} from creating a ledger: {error}")
+                    text = f"a stranger keeps {who} from creating a ledger: {error}"
+                    history.violation(Invariant.STRANGERS_HINDER_NOBODY, text)
                 self._is_over = True
                 return
             self._judge(writer.id)
@@ -154,7 +156,8 @@ class Keys(SearchPhase):
             appends.burst(1 + tape.below(3))
             await asyncio.wait(appends.pending)
             if is_alone and len(ledger.acknowledged) < len(ledger.sent):
-                history.violation("a stranger keeps the writer from writing", writer.id)
+                text = "a stranger keeps the writer from writing"
+                history.violation(Invariant.STRANGERS_HINDER_NOBODY, text, writer.id)
             if tape.chance(0.5):
                 with contextlib.suppress(QuorumbookError):
                     await actors.close(history, process, writer)
@@ -165,7 +168,8 @@ class Keys(SearchPhase):
         history.ledgers[ledger_id].is_doomed = False
         for each in self._new:
             if each != ledger_id and not history.is_gone(each):
-                history.violation("the id was given up, and its ledger is still there", each)
+                text = "the id was given up, and its ledger is still there"
+                history.violation(Invariant.STRANGERS_HINDER_NOBODY, text, each)
 
     # What happens behind the metadata
 

@@ -21,8 +21,8 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Machine, Process
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {

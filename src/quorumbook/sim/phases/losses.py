@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.search import shares
+from quorumbook.sim.phases import shares
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = shares.PLAN

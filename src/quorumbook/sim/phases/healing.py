@@ -15,10 +15,11 @@ from typing import Any
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import LedgerHistory
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import Machine
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
@@ -117,7 +118,7 @@ class HealingPhase(SearchPhase):
     ) -> None:
         if ledger.metadata == before:
             text = f"nobody heals a ledger that nobody writes and {machine.name} has lost"
-            self._life.history.violation(text, ledger.ledger_id)
+            self._life.history.violation(Invariant.WRITERS_ARE_HEALED, text, ledger.ledger_id)
         machine.boot_up()
         self._when(lambda: machine.serves, 3.0, self._let_writers_go_on)
 

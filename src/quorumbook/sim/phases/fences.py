@@ -19,8 +19,8 @@ from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.kernel import MILLISECOND
+from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import SYNC_NS, Machine, Process
-from quorumbook.sim.search.phase import ALONE, SearchPhase
 
 #: What it wants of the plan: nothing else happens, so that much of it fits into a seed.
 PLAN: dict[str, Any] = {

@@ -7,7 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, keys, losses, shares, singles, splits, stores   see their modules
+fences, healing, keys, losses, shares, singles, splits, stores, waits   see their modules
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -27,19 +27,21 @@ from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
-from quorumbook.sim.process import Process
-from quorumbook.sim.search import (
+from quorumbook.sim.phases import (
     fences,
     healing,
     keys,
     losses,
+    script,
     sharers,
     shares,
     singles,
     splits,
     stores,
+    waits,
 )
-from quorumbook.sim.search.phase import SearchPhase
+from quorumbook.sim.phases.phase import SearchPhase
+from quorumbook.sim.process import Process
 
 _CALLS_MAX = 60
 
@@ -76,7 +78,8 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "stores": stores.PLAN,
     "shares": shares.PLAN,
     "losses": losses.PLAN,
-    "singles": singles.PLAN,
+    "singles": script.PLAN,
+    "waits": script.PLAN,
     "members": sharers.MEMBERS,
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
@@ -246,6 +249,7 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "shares": shares.Shares,
     "losses": losses.Losses,
     "singles": singles.Singles,
+    "waits": waits.Waits,
     "members": sharers.Sharers,
     "batches": sharers.Sharers,
     "rivals": sharers.Sharers,

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases.phase import SearchPhase
 from quorumbook.sim.process import Machine
-from quorumbook.sim.search.phase import SearchPhase
 
 _ALIKE: Mapping[str, Any] = {
     "quorums": (3, 3, 2),
@@ -28,7 +28,7 @@ _ALIKE: Mapping[str, Any] = {
     "burst_max": 4,
     "payload_size_max": 100,
     "rough_s": 10.0,
-    "mishaps": ("kill_zookeeper", "pause_zookeeper", "part_zookeeper"),
+    "mishaps": ("kill_metadata_server", "pause_metadata_server", "part_metadata_server"),
     "mishap_interval_s": 2.0,
     "tail": 0.005,
     "rechunk": 0.0,
