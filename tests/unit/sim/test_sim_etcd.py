@@ -156,6 +156,14 @@ def test_a_member_that_follows_may_end_without_an_election(trio: Cluster):
     assert not trio.leaders
 
 
+def test_a_leader_without_the_others_serves_nobody(trio: Cluster):
+    trio.members.kill("e1")
+    trio.members.part("e2", SECOND)
+    assert not trio.serving
+    trio.pass_s(2)
+    assert (trio.serving, trio.leaders) == (["e0", "e2"], 0)
+
+
 def test_one_member_alone_elects_nobody(trio: Cluster):
     trio.members.kill("e0")
     trio.members.part("e1", 20 * SECOND)

@@ -80,7 +80,12 @@ class Members:
 
     def serves(self, name: str) -> bool:
         """Tell whether a member can have carried out now what it is asked for."""
-        return self._is_well(name) and self._is_well(self._leader)
+        well = self._well
+        return len(well) >= _QUORUM and {name, self._leader} <= set(well)
+
+    @property
+    def _well(self) -> list[str]:
+        return [each for each in NAMES if self._is_well(each)]
 
     def _is_well(self, name: str) -> bool:
         now_ns = self._kernel.now_ns
@@ -97,7 +102,7 @@ class Members:
         self._is_electing = False
         if self._is_well(self._leader):
             return
-        well = [each for each in NAMES if self._is_well(each)]
+        well = self._well
         if len(well) >= _QUORUM:
             self._leader = self._kernel.tape.pick(well)
             self._kernel.trace.note(self._leader, "leads")
