@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_a_story_gets_shorter_and_breaks_the_same_promise():
 def test_rare_states_are_told_by_messages_of_the_sources():
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py"))
     assert [text for text in SOMETIMES.values() if sources.count(f'"{text}"') < 2] == []
+
+
+def test_rare_states_are_seen_whatever_this_process_logs():
+    quiet = logging.getLogger("quorumbook.client.bookies")
+    before = quiet.level
+    quiet.setLevel(logging.ERROR)
+    try:
+        seen = run_seed(0, variation=Variation(phase="")).sightings
+        assert quiet.level == logging.ERROR
+    finally:
+        quiet.setLevel(before)
+    assert seen["a bookie is in quarantine"] > 0
 
 
 def test_a_few_seeds_of_each_phase_reach_every_rare_state():

@@ -67,9 +67,19 @@ def _logs_to(handler: logging.Handler) -> Iterator[None]:
     root.handlers[:] = [handler]
     root.setLevel(handler.level)
     root.propagate = False
+    # What somebody wants to hear less of, or more, is for his own process.
+    own_levels = {
+        each: each.level
+        for name, each in root.manager.loggerDict.items()
+        if name.startswith("quorumbook.") and isinstance(each, logging.Logger) and each.level
+    }
+    for each in own_levels:
+        each.setLevel(logging.NOTSET)
     try:
         yield
     finally:
+        for each, level in own_levels.items():
+            each.setLevel(level)
         logging._srcfile = sources  # noqa: SLF001
-        root.handlers[:], level, root.propagate = before
-        root.setLevel(level)
+        root.handlers[:], root_level, root.propagate = before
+        root.setLevel(root_level)
