@@ -152,8 +152,7 @@ class BookieMachine(Machine):
         around = Around(
             process.loop.tasks_under_way,
             cluster.network.connections_of(self.name),
-            self.disk.open_files,
-            len(self.disk.files()),
+            max(self.disk.handles.values(), default=0),
         )
         # Itself, as a client of the metadata store, and one that left without a word.
         clients = sum(each.is_up for each in cluster.clients) + 2

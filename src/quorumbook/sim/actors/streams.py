@@ -155,8 +155,10 @@ async def read_to_the_end(life: ActorsLife, process: Process) -> None:
                     records.append(each)
             first = records[0].sequence_id if records else 0
             history.read_all(process.name, first, [each.payload for each in records])
-            if records:
-                await seek(first, life.tape.pick(records).txid)
+            # Of records with the first one's id some may be cut off.
+            behind = [each.txid for each in records if each.txid > records[0].txid]
+            if behind:
+                await seek(first, life.tape.pick(behind))
 
         async def seek(first: int, txid: int) -> None:
             async with stream.reader(TxId(txid), tail=False) as reader:

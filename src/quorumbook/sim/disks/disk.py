@@ -18,7 +18,7 @@ from __future__ import annotations
 import posixpath
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -234,7 +234,7 @@ class SimFile:
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
-            self._disk.open_files -= 1
+            self._disk.handles[self.path] -= 1
 
 
 class SimDisk(WholeFiles):
@@ -247,7 +247,8 @@ class SimDisk(WholeFiles):
         self.faults = Faults()
         self.capacity_bytes = capacity_bytes
         self.guard = threading.RLock()
-        self.open_files = 0
+        #: By path, how often it is open.
+        self.handles: Counter[str] = Counter()
         self._names: dict[str, _Node] = {}
         self._durable_names: dict[str, _Node] = {}
         #: By directory: a path and what it is from then on.
@@ -273,8 +274,13 @@ class SimDisk(WholeFiles):
                 self._name(path, _Node())
             elif path not in self._names:
                 raise StorageError("no such file", path=path)
-            self.open_files += 1
+            self.handles[path] += 1
             return SimFile(self, path, self._names[path], read_only)
+
+    @property
+    def open_files(self) -> int:
+        """How many there are in all."""
+        return self.handles.total()
 
     def list_directory(self, path: str) -> list[str]:
         self.faults.run("list", path)

@@ -45,6 +45,9 @@ class DiskMishaps:
             machine.disk.faults.heal()
             machine.disk.capacity_bytes = None
             machine.give_disk_back()
+            # It may have gone bad before it was exchanged.
+            machine.disk.faults.heal()
+            machine.disk.capacity_bytes = None
 
     def _fail_read(self, machine: BookieMachine) -> None:
         # Of all reads, few are those of an index, and those of a start are the journals'.

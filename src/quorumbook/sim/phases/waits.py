@@ -19,6 +19,7 @@ from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.invariants import Invariant
+from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.phases.script import MOMENT_S, NotReachedError, OneLedger, Script
 from quorumbook.sim.process import Process
 
@@ -109,7 +110,8 @@ class Waits(Script):
 
     def _stand_still(self, machine: BookieMachine) -> None:
         if machine.process is not None:
-            self._kernel.after(0, machine.process.pause, None)
+            # By then nobody needs it to any more, whatever becomes of the script.
+            self._kernel.after(0, machine.process.pause, int(2 * _LIMIT_S * SECOND))
 
     def _go_on(self, machine: BookieMachine) -> None:
         if machine.process is not None:
