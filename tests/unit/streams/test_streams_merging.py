@@ -100,3 +100,20 @@ async def test_a_source_is_read_ahead_by_so_many_bytes_and_not_more() -> None:
     assert begun == [1, 2, 6, 3, 7]
     assert len(await taken(merged)) == 5
     await merged.close()
+
+
+async def test_what_was_on_its_way_when_a_source_was_forgotten_is_nobodys() -> None:
+    merged = MergedBatches()
+
+    async def stubborn() -> AsyncGenerator[RecordBatch, None]:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # As one that has to close something first, and has a batch already.
+            yield batch(1)
+
+    merged.add(2, stubborn())
+    await asyncio.sleep(0)
+    await merged.remove(2)
+    assert merged.take(raises=True) is None
+    assert merged.is_over

@@ -5,8 +5,8 @@
     I9   a bookie that the metadata names for an entry, and that has acknowledged it, never says
          that it has none; one whose disk was lost or damaged may
     I12  when nobody asks for anything any more, a bookie holds nothing for anybody: no request is
-         under way, no budget is in use, no file is open more
-         than three times; and its tasks and connections are few
+         under way, no budget is in use, no file is open more often
+         than by four; and its tasks and connections are few
 
 It listens where adds and fences come in and are answered: what is below that may be wrong.
 """
@@ -30,8 +30,8 @@ from quorumbook.sim.histories.ledgers import History, holders
 _TASKS_MAX = 16
 #: A client has one for each of the two protocols, and the next one before that is gone.
 _CONNECTIONS_EACH_MAX = 4
-#: Who reads for clients, who copies and who looks for damage have handles of their own.
-_HANDLES_MAX = 3
+#: Who writes it, reads for clients, copies and looks for damage has a handle of his own.
+_HANDLES_MAX = 4
 _NEGATIVE = (Status.NO_ENTRY, Status.NO_LEDGER)
 
 

@@ -125,6 +125,9 @@ class MergedBatches:
         try:
             async with contextlib.aclosing(batches):
                 async for batch in batches:
+                    if self._sources.get(number) is not source:
+                        # It was on its way when the source was forgotten.
+                        return
                     if not source.ready:
                         self._order.append(number)
                     source.put(batch)
