@@ -197,6 +197,16 @@ async def test_what_was_replaced_while_it_was_judged_stays_as_it_is(tmp_path: Pa
     assert await world.read_one(1, 7) == body_of(1, 7)
 
 
+async def test_a_log_that_was_judged_does_not_stay_open(tmp_path: Path) -> None:
+    """Removed while it is open, it would keep its space."""
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    (row,) = await scrub.scrub.runs(1, 0, 19)
+    before = world.disk.open_files
+    await scrub.scrub.judge(row, None)
+    assert world.disk.open_files == before
+
+
 async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> None:
     world = await filled(tmp_path)
     scrub = Scrub(world)

@@ -177,4 +177,8 @@ class ScrubStorage:
             except StorageError:
                 return None
 
-        return judge(row, self._read(row), read_entry, digester)
+        try:
+            return judge(row, self._read(row), read_entry, digester)
+        finally:
+            # A log that is removed while it is open does not give its space back.
+            self._logs.forget(row.entry_log_id)
