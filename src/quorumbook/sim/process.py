@@ -143,7 +143,7 @@ class Machine:
     def kill_in_sync(self, name: str) -> None:
         """Kill the process when it next syncs a file of some name, which is written by then."""
         if self.process is not None:
-            self.process.dies_at = name
+            self.process.dies_at, self.process.loses_power = name, False
 
     def cut_power_in_sync(self, name: str) -> None:
         """Lose power when the process next syncs a file of some name: some of it is durable."""

@@ -124,19 +124,18 @@ class Interpreter(asyncio.Protocol):
         def answer(said: v3.V3Response) -> bytes:
             return read_answer(request, said.status, said.body)
 
-        return v3.encode_read(
-            self._transaction(answer), request.ledger_id, request.entry_id,
-            master_key=request.master_key if request.is_fencing else None,
-            is_high_priority=request.is_high_priority,
-        )  # fmt: skip
+        return self._ask(request, request.entry_id, answer)
 
     def _first_of(self, request: BatchRead) -> bytes:
         def answer(said: v3.V3Response) -> bytes:
             entries = frame(said.body) if said.body is not None else b""
             return b"".join(batch_read_answer(request, said.status, entries))
 
+        return self._ask(request, request.first_entry_id, answer)
+
+    def _ask(self, request: Read | BatchRead, entry_id: EntryId, answer: _Said) -> bytes:
         return v3.encode_read(
-            self._transaction(answer), request.ledger_id, request.first_entry_id,
+            self._transaction(answer), request.ledger_id, entry_id,
             master_key=request.master_key if request.is_fencing else None,
             is_high_priority=request.is_high_priority,
         )  # fmt: skip

@@ -42,10 +42,8 @@ class DiskMishaps:
     def heal(self) -> None:
         """End them; what is damaged stays so."""
         for machine in self._cluster.bookies:
-            machine.disk.faults.heal()
-            machine.disk.capacity_bytes = None
+            # First: its own may have gone bad before it was exchanged.
             machine.give_disk_back()
-            # It may have gone bad before it was exchanged.
             machine.disk.faults.heal()
             machine.disk.capacity_bytes = None
 
