@@ -153,6 +153,7 @@ class BookieMachine(Machine):
             process.loop.tasks_under_way,
             cluster.network.connections_of(self.name),
             max(self.disk.handles.values(), default=0),
+            self.disk.handles_of_nothing,
         )
         # Itself, as a client of the metadata store, and one that left without a word.
         clients = sum(each.is_up for each in cluster.clients) + 2

@@ -15,7 +15,7 @@ from quorumbook.sim.histories.bookies import Around, BookieHistory
 from quorumbook.sim.histories.ledgers import PASSWORD, History
 from quorumbook.sim.kernel import Kernel
 
-QUIET = Around(tasks=6, connections=2, handles=3)
+QUIET = Around(tasks=6, connections=2, handles=3, handles_of_nothing=0)
 
 
 class _Operations:
@@ -116,9 +116,10 @@ def _bookie(**counts: int) -> Any:
         (_bookie(), QUIET, {}),
         (_bookie(reads_in_progress=2), QUIET, {"reads under way": 2}),
         (_bookie(used_bytes=9), QUIET, {"bytes of adds": 9}),
-        (_bookie(), Around(17, 2, 3), {"tasks": 17}),
-        (_bookie(), Around(6, 9, 3), {"connections": 9}),
-        (_bookie(), Around(6, 8, 5), {"handles of a file": 5}),
+        (_bookie(), Around(17, 2, 3, 0), {"tasks": 17}),
+        (_bookie(), Around(6, 9, 3, 0), {"connections": 9}),
+        (_bookie(), Around(6, 8, 5, 0), {"handles of a file": 5}),
+        (_bookie(), Around(6, 8, 4, 1), {"handles of what is gone": 1}),
     ],
 )
 def test_what_a_quiet_bookie_holds_is_told(bookie: Any, around: Around, held: dict[str, int]):

@@ -282,6 +282,12 @@ class SimDisk(WholeFiles):
         """How many there are in all."""
         return self.handles.total()
 
+    @property
+    def handles_of_nothing(self) -> int:
+        """How many there are of files that are gone, or have another name."""
+        with self.guard:
+            return sum(n for path, n in self.handles.items() if path not in self._names)
+
     def list_directory(self, path: str) -> list[str]:
         self.faults.run("list", path)
         with self.guard:

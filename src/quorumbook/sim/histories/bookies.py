@@ -43,6 +43,8 @@ class Around:
     connections: int
     #: Of the file that is open most often, how often it is.
     handles: int
+    #: How many there are of files that are gone.
+    handles_of_nothing: int
 
 
 class BookieHistory:
@@ -171,4 +173,6 @@ class BookieHistory:
             held["connections"] = around.connections
         if around.handles > _HANDLES_MAX:
             held["handles of a file"] = around.handles
+        if around.handles_of_nothing:
+            held["handles of what is gone"] = around.handles_of_nothing
         return {name: count for name, count in held.items() if count}
