@@ -20,6 +20,7 @@ from quorumbook.admin.access.audit import AuditedChange
 from quorumbook.admin.http import audit_stream
 from quorumbook.admin.http.audit_stream import AuditStream
 from quorumbook.admin.http.streams_held import HeldStreams
+from quorumbook.errors import QuorumbookError
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.program import SimulatedMachine, Simulation
 from quorumbook.streams.errors import StreamNotFoundError
@@ -92,10 +93,15 @@ async def _stop_them(sim: Simulation, servers: _Servers) -> None:
 async def _records(sim: Simulation) -> list[str]:
     async with sim.namespace() as namespace:
         stream = namespace.stream("audit")
-        try:
-            await stream.recover()
-        except StreamNotFoundError:
-            return []
+        while True:
+            try:
+                await stream.recover()
+                break
+            except StreamNotFoundError:
+                return []
+            except QuorumbookError:
+                # Bookies begin to start when all is healed; the simulation ends if none gets on.
+                await asyncio.sleep(1)
         async with stream.reader(tail=False) as reader:
             return [json.loads(record.payload)["what"] async for record in reader]
 
