@@ -6,7 +6,6 @@ of ``docs/`` are turned towards it, and whatever is wrong is a warning, which en
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -36,6 +35,8 @@ _ELSEWHERE = {
 }
 #: What is one wide table needs the room beside it more than its few headings do.
 _WIDE = {"explanation/operating-tools.md"}
+#: How the search's worker makes the text of a state of its words.
+_TEXT_OF_STATE = "e=e+s+o.id}return e"
 _LINK = re.compile(r"\[([^\]\n]+)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -77,17 +78,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Have reports found by titles and headings alone.
+    """Mend the search's library, which takes one set of words for another.
 
-    Their thousands of numbers are words to the search, whose library cannot tell some large sets
-    of words apart: it found nothing for a word that many pages have.
+    It tells the states of its automaton apart by a text: each letter that leads on, and the number
+    of the state it leads to, without anything between them.  Where letters are digits, two states
+    can have the same text; a word that begins like thousands then finds nothing at all
+    (olivernn/lunr.js issue 503).  A comma behind each number makes the texts differ.
     """
-    index = Path(config.site_dir) / "search" / "search_index.json"
-    content = json.loads(index.read_text(encoding="utf-8"))
-    for section in content["docs"]:
-        if section["location"].startswith("reports/"):
-            section["text"] = ""
-    index.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+    (worker,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.min.js")
+    code = worker.read_text(encoding="utf-8")
+    if code.count(_TEXT_OF_STATE) != 1:
+        _LOG.warning("%s: the text of a state is made otherwise than it was", worker.name)
+    code = code.replace(_TEXT_OF_STATE, _TEXT_OF_STATE.replace("o.id", 'o.id+","'))
+    worker.write_text(code, encoding="utf-8")
 
 
 def _turned(text: str, source: str, place: str) -> str:
