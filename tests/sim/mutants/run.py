@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from quorumbook.sim.life import Variation, run_seed
-from quorumbook.sim.search.report import planted_bugs
+from sim.mutants.page import page
 from sim.mutants.planting import Mutant, all_mutants, planted
 
 #: A planted bug may make a seed go on for ever.
@@ -141,8 +141,7 @@ def write_report(path: Path, finding: Finding, *, is_as_they_come: bool) -> None
         if each.what in by_words
     ]  # fmt: skip
     path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    page = "\n".join(["# Bugs planted in the simulation", "", *planted_bugs(kept)])
-    path.with_suffix(".md").write_text(page, encoding="utf-8")
+    path.with_suffix(".md").write_text(page(kept), encoding="utf-8")
 
 
 def main() -> int:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import quorumbook
 from quorumbook.sim.life import Outcome
@@ -165,7 +164,7 @@ class Tally:
             *_table("state", {name: self.sightings[name] for name in STATES}),
         ]
         if mutants is not None and mutants.is_file():
-            lines += planted_bugs(json.loads(mutants.read_text(encoding="utf-8")))
+            lines += _planted_bugs(mutants)
         _, heading, by_people = before.partition(_BY_PEOPLE)
         return "\n".join(lines) + heading + by_people
 
@@ -175,70 +174,13 @@ def _table(what: str, counts: dict[str, int] | Counter[str]) -> list[str]:
     return [f"| {what} | count |", "|---|---|", *rows, ""]
 
 
-def planted_bugs(findings: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of a page about planted bugs, as a search for them found them."""
+def _planted_bugs(report: Path) -> list[str]:
+    """Return in two lines what the search for planted bugs found; its own page has each."""
+    findings = json.loads(report.read_text(encoding="utf-8"))
     found = [each for each in findings if each["seed"] is not None]
-    rows = [
-        f"| {each['area']} | {each['what']} | {_after(each)} | {_directed(each)} "
-        f"| {_after(each['as_they_come']) if 'as_they_come' in each else ''} | {_test(each)} |"
-        for each in sorted(findings, key=lambda each: (each["area"], each["what"]))
-    ]
-    by_tests = [each for each in findings if each["seed"] is None and each.get("test")]
     return [
-        "## Planted bugs",
-        "",
-        f"{len(findings)} bugs were planted, one at a time; seeds found {len(found)} of them, and "
-        f"tests {len(by_tests)} that seeds did not.{_as_they_come(findings)}",
-        "",
-        "| area | bug | found after so many seeds | of which | after so many as they come "
-        "| test that finds it |",
-        "|---|---|---|---|---|---|",
-        *rows,
-        "",
-        *_scenarios(findings),
-    ]
-
-
-def _as_they_come(findings: list[dict[str, Any]]) -> str:
-    tried = [each["as_they_come"] for each in findings if "as_they_come" in each]
-    found = [each for each in tried if each["seed"] is not None]
-    if not tried:
-        return ""
-    return (
-        f" Seeds as they come, of which half have no directed phase and the others one of many, "
-        f"found {len(found)} of {len(tried)}, {100 * len(found) / len(tried):.0f} %."
-    )
-
-
-def _scenarios(findings: list[dict[str, Any]]) -> list[str]:
-    """Say which scenarios of the track record seeds reach: they found what brings them back."""
-    reached: dict[str, list[str]] = {}
-    for each in findings:
-        if each["seed"] is not None:
-            for scenario in each.get("scenarios", ()):
-                reached.setdefault(scenario, []).append(each["what"])
-    if not reached:
-        return []
-    return [
-        "Scenarios of the track record that seeds reach, as they found a bug that brings them "
-        "back:",
-        "",
-        "| scenario | bug |",
-        "|---|---|",
-        *(f"| {scenario} | {'; '.join(reached[scenario])} |" for scenario in sorted(reached)),
+        f"Of {len(findings)} bugs that were planted in the product, one at a time, seeds found "
+        f"{len(found)}: [each of them]({report.stem}.md), and which scenarios of the track record "
+        "they bring back.",
         "",
     ]
-
-
-def _after(finding: dict[str, Any]) -> str:
-    if finding["seed"] is None:
-        return f"not by {finding['tried']}"
-    return str(finding["tried"])
-
-
-def _directed(finding: dict[str, Any]) -> str:
-    return f"each in phase {finding['phase']}" if finding.get("phase") else "as they come"
-
-
-def _test(finding: dict[str, Any]) -> str:
-    return str(finding.get("test", "")).rpartition("/")[2]
