@@ -25,6 +25,7 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.histories.ledgers import History
+from quorumbook.sim.histories.machines import watched_machines
 from quorumbook.sim.kernel import MILLISECOND, SECOND, Kernel
 from quorumbook.sim.nemesis import Nemesis
 from quorumbook.sim.plan import draw
@@ -292,7 +293,8 @@ def _simulated(
     world = _World(kernel, bookies=bookies)
     at_end(world.cluster.bury)
     world.has_faults = faults
-    world.run(program, limit_s)
+    with watched_machines(world.history):
+        world.run(program, limit_s)
     return SimulationResult(
         kernel.seed,
         world.value,

@@ -10,6 +10,7 @@ from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.sim.histories.ledgers import History
 from quorumbook.sim.histories.machines import watched_machines
 from quorumbook.sim.kernel import Kernel
+from quorumbook.testing import Simulation, simulate
 
 LEDGER = LedgerMetadata(
     ledger_id=1,
@@ -40,3 +41,12 @@ def test_nobody_looks_before_or_after_a_run() -> None:
         assert RecoveryState.poll is not poll
     assert RecoveryState.poll is poll
     assert _broken().poll()
+
+
+def test_a_users_program_has_them_looked_at_too() -> None:
+    async def program(world: Simulation) -> None:
+        del world
+        _broken().poll()
+
+    with pytest.raises(InternalError, match="did not respond"):
+        simulate(1, program, bookies=3, faults=False)
