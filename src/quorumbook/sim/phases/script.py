@@ -119,7 +119,7 @@ class Script(SearchPhase):
     # Steps
 
     async def _written(
-        self, quorums: tuple[int, int, int]
+        self, quorums: tuple[int, int, int], ledger_id: LedgerId | None = None
     ) -> tuple[OneLedger, list[BookieMachine], list[BookieMachine]]:
         """Return a ledger that is being written, its bookies in any order, and the other ones."""
         life, tape = self._life, self._tape
@@ -134,6 +134,7 @@ class Script(SearchPhase):
                         ack_quorum_size=quorums[2],
                         digest_type=life.plan.digest_type,
                         password=PASSWORD,
+                        ledger_id=ledger_id,
                     )
                     history, who = life.history, process.name
                     ledger = history.created(
