@@ -50,7 +50,15 @@ class Sharers(SearchPhase):
         """Begin."""
         self._life.transactions.on_try = partial(self._hold, 0.3, (0.3, 1.0))
         self._life.groups.on_handed = partial(self._hold, 0.05, (2.5, 3.5))
+        self._life.history.on_segment = self._leave_empty
         super().begin()
+
+    def _leave_empty(self) -> None:
+        """Have the producers die around the first entry of a segment (S93)."""
+        if self._life.is_rough and self._tape.chance(0.3):
+            for machine in self._life.cluster.clients:
+                if machine.name[0] == "p":
+                    self._later(0.0, 0.002, partial(self._kill, machine))
 
     def _hold(self, probability: float, durations_s: tuple[float, ...], who: str) -> None:
         """Have somebody stand still around his commit, while others come by."""
