@@ -139,6 +139,19 @@ async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:
             before = record.sequence_id
 
 
+async def seek(life: ActorsLife, process: Process) -> None:
+    """Look for the last record by its transaction id, again and again."""
+    history = life.streams
+    async with stream_of(life, process) as stream:
+        while life.is_rough:
+            txid = history.last_txid
+            if txid is not None:
+                with contextlib.suppress(QuorumbookError, TimeoutError):
+                    async with asyncio.timeout(1.0), stream.reader(TxId(txid)) as reader:
+                        history.led(process.name, txid, (await anext(reader)).sequence_id)
+            await asyncio.sleep(life.tape.between(0, 0.08))
+
+
 async def read_to_the_end(life: ActorsLife, process: Process) -> None:
     """When all is well again: have one more record taken, and read all there is."""
     history = life.streams

@@ -30,7 +30,9 @@ from typing import Any
 from quorumbook.client.context import client_store
 from quorumbook.ids import EntryId
 from quorumbook.ledger.metadata import LedgerMetadata, LedgerState
+from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.switches import RecoverySwitches
+from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.histories.invariants import Invariant
@@ -296,13 +298,17 @@ class Absences(Script):
             self._network.cut(machine.name, METADATA)
             self._network.cut(METADATA, machine.name)
         await asyncio.sleep(_SESSION_S + self._tape.between(0.2, 3.0))
-        tree = self._life.cluster.tree
-        tree.drops = self._tape.pick((0.0, 0.3))
+        elections = self._elections
         for machine in self._workers():
             self._network.heal(machine.name, METADATA)
             self._network.heal(METADATA, machine.name)
-        await asyncio.sleep(1.0)
-        tree.drops = 0.0
+        if self._tape.chance(0.5):
+            # And once more, when the next term of an auditor has just begun.
+            await self._until(lambda: self._elections != elections, 5.0, 0.0002)
+            tree = self._life.cluster.tree
+            tree.drops = 1.0
+            await asyncio.sleep(self._tape.between(0.005, 0.5))
+            tree.drops = 0.0
         await self._lost(ledger, self._tape.pick(members))
 
     async def _copied_again(self) -> None:
@@ -321,11 +327,17 @@ class Absences(Script):
         (worker,) = self._workers()
         # With what it copied, and before it is recorded.
         stop = partial(self._kernel.after, 0, partial(_pause, worker, _SESSION_S * 0.8))
-        self._network.at_piece(first.name, worker.name, 1 + self._tape.below(6), stop)
+        self._network.at_piece(first.name, worker.name, 1 + self._tape.below(4), stop)
         await self._moved(ledger, second)
         await self._check_copies(ledger)
 
     # Their steps
+
+    @property
+    def _elections(self) -> int:
+        """How often somebody became the auditor."""
+        row = self._life.cluster.tree.tree.find(TreePaths(DEFAULT_LEDGERS_ROOT).auditor_election)
+        return 0 if row is None else row.version
 
     def _workers(self) -> list[Machine]:
         return [each for each in self._life.cluster.clients if each.name == "a0"]
