@@ -294,14 +294,11 @@ class Absences(Script):
         """Have those who copy lose their sessions, and be needed afterwards."""
         ledger, members, _ = await self._written((3, 3, 2))
         await self._closed(ledger)
+        away_s = _SESSION_S + self._tape.between(0.2, 3.0)
         for machine in self._workers():
-            self._network.cut(machine.name, METADATA)
-            self._network.cut(METADATA, machine.name)
-        await asyncio.sleep(_SESSION_S + self._tape.between(0.2, 3.0))
+            self._keep_from_metadata(machine, away_s)
         elections = self._elections
-        for machine in self._workers():
-            self._network.heal(machine.name, METADATA)
-            self._network.heal(METADATA, machine.name)
+        await asyncio.sleep(away_s)
         if self._tape.chance(0.5):
             # And once more, when the next term of an auditor has just begun.
             await self._until(lambda: self._elections != elections, 5.0, 0.0002)
@@ -322,12 +319,12 @@ class Absences(Script):
         await self._until(lambda: first.serves, 2.0)
         # It looks for what it need not hold every other second, and drops it two seconds later;
         # a worker begins when the session of the second one is over.
-        await asyncio.sleep(self._tape.between(0.8, 2.2))
+        await asyncio.sleep(self._tape.between(1.4, 2.6))
         self._end(second.kill)
         (worker,) = self._workers()
-        # With what it copied, and before it is recorded.
-        stop = partial(self._kernel.after, 0, partial(_pause, worker, _SESSION_S * 0.8))
-        self._network.at_piece(first.name, worker.name, 1 + self._tape.below(4), stop)
+        # It makes the copies, and records them only when the store is there again.
+        keep = partial(self._keep_from_metadata, worker, _SESSION_S * 0.8)
+        self._network.at_piece(first.name, worker.name, 1 + self._tape.below(2), keep)
         await self._moved(ledger, second)
         await self._check_copies(ledger)
 
@@ -341,6 +338,11 @@ class Absences(Script):
 
     def _workers(self) -> list[Machine]:
         return [each for each in self._life.cluster.clients if each.name == "a0"]
+
+    def _keep_from_metadata(self, machine: Machine, duration_s: float) -> None:
+        for ends in ((machine.name, METADATA), (METADATA, machine.name)):
+            self._network.cut(*ends)
+            self._kernel.after(int(duration_s * SECOND), self._network.heal, *ends)
 
     async def _have_delay(self, delay_s: int) -> None:
         """Say how long a bookie may be away; to say the same again would have ledgers audited."""
