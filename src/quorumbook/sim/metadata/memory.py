@@ -124,7 +124,10 @@ class SimStore(MemoryStore):
             self.send_news()
 
     def send_news(self) -> None:
-        """Send what a cut held back: no answer overtakes it, who lost his session hears it first."""
+        """Send what a cut held back; no answer overtakes it.
+
+        So whoever lost his session hears of that before anything else, as stores promise.
+        """
         news, self._news = self._news, []
         if not self._process.is_dead:
             for callback, watches in news:

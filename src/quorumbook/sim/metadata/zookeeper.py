@@ -293,9 +293,7 @@ class _Connection(asyncio.Protocol):
     def _greet(self, greeting: wire.Greeting) -> None:
         server = self._server
         knows_no_new_session = server.is_late and not greeting.session_id
-        if (
-            greeting.last_zxid > server.replica.zxid or server.is_apart or knows_no_new_session
-        ):
+        if greeting.last_zxid > server.replica.zxid or server.is_apart or knows_no_new_session:
             # It would see the past again, or nothing at all.
             self.abort()
             return

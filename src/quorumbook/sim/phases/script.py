@@ -119,7 +119,10 @@ class Script(SearchPhase):
     # Steps
 
     async def _written(
-        self, quorums: tuple[int, int, int], ledger_id: LedgerId | None = None, count: int | None = None
+        self,
+        quorums: tuple[int, int, int],
+        ledger_id: LedgerId | None = None,
+        count: int | None = None,
     ) -> tuple[OneLedger, list[BookieMachine], list[BookieMachine]]:
         """Return a ledger that is being written, its bookies in any order, and the other ones.
 
