@@ -12,7 +12,12 @@ import pytest
 from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
 from doubles.waiting import until
-from quorumbook.errors import ConfigError, LocalProtocolError, QuorumbookError
+from quorumbook.errors import (
+    ConfigError,
+    LocalProtocolError,
+    MetadataUnavailableError,
+    QuorumbookError,
+)
 from quorumbook.streams import (
     Consumer,
     Namespace,
@@ -65,6 +70,30 @@ async def consume(consumer: Consumer, count: int) -> list[PartitionRecord]:
 async def keep_reading(consumer: Consumer, found: list[PartitionRecord]) -> None:
     while True:
         found += await consumer.read(3)
+
+
+async def test_a_partition_is_opened_once_although_another_one_fails_meanwhile(
+    ns: Namespace, other: Namespace
+) -> None:
+    mine, _ = await made(ns, other, partitions=2)
+    assigned: list[int] = []
+    go_on = asyncio.Event()
+
+    async def on_assigned(number: int) -> None:
+        assigned.append(number)
+        if number == 0:
+            await go_on.wait()
+        elif assigned.count(1) == 1:
+            raise MetadataUnavailableError("the store is away")
+
+    consumer = await mine.consumer("g", on_assigned=on_assigned)
+    await until(lambda: sorted(assigned) == [0, 1])
+    # Longer than until the consumer looks again.
+    await asyncio.sleep(0.5)
+    go_on.set()
+    assert sorted(numbers(await consume(consumer, 40))) == [*range(40)]
+    assert sorted(assigned) == [0, 1, 1]
+    await consumer.close()
 
 
 async def test_members_that_come_and_go_hand_each_record_out_once(

@@ -22,6 +22,13 @@ async def cancel_and_wait(tasks: Collection[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def finish_all(*work: Awaitable[Any]) -> None:
+    """Wait until all is over, and only then raise the first error that came of it, if any."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
 async def gather_bounded(work: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
     """Return what comes of each item, in their order; ``AT_ONCE`` are under way together.
 

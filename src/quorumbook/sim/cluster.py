@@ -22,20 +22,21 @@ from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Delete, MetadataStore
+from quorumbook.metadata.store import DEFAULT_LEDGERS_ROOT, Create, Delete, MetadataStore
 from quorumbook.sim.actors.third_version import Interpreter
 from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.sim.histories.bookies import Around, BookieHistory
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
-from quorumbook.sim.kernel import SECOND, Kernel
+from quorumbook.sim.kernel import MILLISECOND, SECOND, Kernel
 from quorumbook.sim.metadata.memory import METADATA, SimStore, SimTree
 from quorumbook.sim.metadata.zookeeper import Server, ZooKeeper
 from quorumbook.sim.metadata.zookeeper_store import open_store
 from quorumbook.sim.network import SimulatedNetwork
 from quorumbook.sim.plan import LifePlan
 from quorumbook.sim.process import Machine, Process
+from quorumbook.storage.store import LedgerStorage
 from quorumbook.streams.format.binding import Binding
 from quorumbook.streams.metadata.address import DEFAULT_PATH
 from quorumbook.streams.metadata.namespace_nodes import write_binding
@@ -99,10 +100,12 @@ class _Bookie(Bookie):
 
     in_doubt: Callable[[str], None]
     listen: Callable[[Operations], None]
+    listen_to_garbage: Callable[[LedgerStorage], None]
 
     async def _open_storage(self) -> Any:
         serving = await super()._open_storage()
         self.listen(serving.operations)
+        self.listen_to_garbage(serving.storage)
         return serving
 
     async def _distrust(self, is_unsure: bool, reason: str) -> None:
@@ -131,6 +134,18 @@ class BookieMachine(Machine):
         #: The journals that were damaged, and that its bookie may refuse.
         self.damaged_journals: set[str] = set()
         self._own_disk: SimDisk | None = None
+        self._lost_cookie: bytes | None = None
+
+    @property
+    def server(self) -> Server | None:
+        """The server of a ZooKeeper that its bookie's session is with."""
+        cluster, paths = self._cluster, TreePaths(DEFAULT_LEDGERS_ROOT)
+        row = cluster.tree.tree.find(paths.bookie(self.name, read_only=False))
+        if cluster.zookeeper is None or row is None:
+            return None
+        session = cluster.zookeeper.ensemble.sessions.get(row.owner)
+        names = {each.name: each for each in cluster.servers}
+        return None if session is None else names.get(session.server)
 
     def boot_up(self) -> None:
         """Start it, unless it runs."""
@@ -187,17 +202,45 @@ class BookieMachine(Machine):
 
         Its cookie is deleted, as an operator does, so it takes the disk.
         """
-        cluster, paths = self._cluster, TreePaths(DEFAULT_LEDGERS_ROOT)
+        cluster = self._cluster
         self.kernel.trace.note(self.name, "loses its disk for good")
         self.kill()
         self.disk = SimDisk()
         self.damaged_journals.clear()
-        with cluster.tree.transaction(self.kernel.now_ns) as tree:
-            if tree.find(paths.cookie(self.name)) is not None:
-                tree.delete(Delete(paths.cookie(self.name)))
+        self._delete_cookie()
         cluster.victim, self.is_new = self, True
         cluster.answers.begins_anew(self.name)
         self.boot_up()
+
+    def lose_cookie(self) -> None:
+        """Be started when somebody has deleted its cookie, and not its disk: it must refuse."""
+        self.kernel.trace.note(self.name, "loses its cookie")
+        self.kill()
+        self._lost_cookie = self._delete_cookie()
+        self.boot_up()
+
+    @property
+    def has_lost_cookie(self) -> bool:
+        """Tell whether the cluster does not know it."""
+        return self._lost_cookie is not None
+
+    def _delete_cookie(self) -> bytes | None:
+        """Delete its cookie from the metadata, and return it; None if there is none."""
+        path = TreePaths(DEFAULT_LEDGERS_ROOT).cookie(self.name)
+        with self._cluster.tree.transaction(self.kernel.now_ns) as tree:
+            row = tree.find(path)
+            if row is not None:
+                tree.delete(Delete(path))
+        return None if row is None else row.data
+
+    def _give_cookie_back(self) -> None:
+        data, self._lost_cookie = self._lost_cookie, None
+        self.kill()
+        if data is not None:
+            path = TreePaths(DEFAULT_LEDGERS_ROOT).cookie(self.name)
+            with self._cluster.tree.transaction(self.kernel.now_ns) as tree:
+                tree.create(Create(path, data), 0, self.kernel.now_ns // MILLISECOND)
+        self.kernel.after(_RESTART_NS, self.boot_up)
 
     async def _run(self, process: Process) -> None:
         cluster = self._cluster
@@ -206,11 +249,14 @@ class BookieMachine(Machine):
             bookie = _Bookie(process.env, self._options, store, indexes=ModelPlace(self.disk))
             bookie.in_doubt = self._in_doubt
             bookie.listen = partial(cluster.answers.watch, self.name)
+            bookie.listen_to_garbage = partial(cluster.answers.watch_garbage, self.name)
             await bookie.start()
             self.bookie, self.is_new = bookie, False
             self.kernel.trace.note(self.name, "serves")
             if self.has_wrong_disk:
                 self._violation("serves on a disk not its own")
+            if self.has_lost_cookie:
+                self._violation("serves in a cluster that does not know it")
             await bookie.wait_stopped()
         except MetadataError as error:
             self.kernel.trace.note(self.name, "ends", error)
@@ -218,6 +264,9 @@ class BookieMachine(Machine):
             if self.is_new:
                 # It died when only the metadata had its cookie: the operator begins once more.
                 self.kernel.after(0, self.lose_disk)
+                return
+            if self.has_lost_cookie:
+                self.kernel.after(0, self._give_cookie_back)
                 return
             if not self.has_wrong_disk:
                 self._violation(f"does not know its disk: {error}")

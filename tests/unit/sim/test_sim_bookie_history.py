@@ -173,3 +173,18 @@ def test_a_bookie_may_deny_what_it_has_not_any_more_or_not_yet(history: History)
     bookies.begins_anew("b0")
     operations.read(3, Status.NO_ENTRY, 11)
     assert history.violations == []
+
+
+def test_a_bookie_that_collects_a_ledger_nobody_deleted_is_seen(history: History):
+    forgotten: list[int] = []
+    storage: Any = SimpleNamespace(gc=SimpleNamespace(_forget=forgotten.extend))
+    judge = BookieHistory(history)
+    judge.watch_garbage("b0", storage)
+    # What storages are told to forget is what is listened to.
+    forget = storage.gc._forget
+    forget([7])
+    assert history.violations == []
+    _named(history, "b0", "b1")
+    forget([7])
+    assert "b0 collects a ledger that nobody deleted" in history.violations[0]
+    assert forgotten == [7, 7]

@@ -78,3 +78,16 @@ def test_a_transaction_id_that_leads_elsewhere_is_seen(judge: Judge):
         judge.acked("p0", number, 7, b"p0 %d" % number)
     judge.sought("reader", 0, 7, 1)
     assert "and not to 0" in judge.all.violations[0]
+
+
+def test_who_is_led_behind_a_record_while_the_stream_is_written_is_seen(judge: Judge):
+    for number in range(4):
+        judge.acked("p0", number, 7 + number, b"p0 %d" % number)
+    assert judge.last_txid == 10
+    judge.led("f1", 8, 1)
+    judge.truncated = 3
+    judge.led("f1", 8, 3)
+    assert judge.all.violations == []
+    judge.truncated = 0
+    judge.led("f1", 8, 3)
+    assert "behind 1" in judge.all.violations[0]

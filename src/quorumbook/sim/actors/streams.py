@@ -113,7 +113,7 @@ async def _produce_once(life: ActorsLife, process: Process, stream: Stream) -> N
 
 
 async def _append(life: ActorsLife, process: Process, writer: StreamWriter, number: int) -> None:
-    who = process.name
+    who = process.name.replace(" ", "_")
     payload = f"{who} {number}".encode()
     with under_way(life, process, f"appending record {number}"):
         appended: Appended = await writer.append(payload, producer_seq=number)
@@ -139,13 +139,27 @@ async def _follow_once(life: ActorsLife, who: str, stream: Stream) -> None:
             before = record.sequence_id
 
 
+async def seek(life: ActorsLife, process: Process) -> None:
+    """Look for the last record by its transaction id, again and again."""
+    history = life.streams
+    async with stream_of(life, process) as stream:
+        while life.is_rough:
+            txid = history.last_txid
+            if txid is not None:
+                with contextlib.suppress(QuorumbookError, TimeoutError):
+                    async with asyncio.timeout(1.0), stream.reader(TxId(txid)) as reader:
+                        history.led(process.name, txid, (await anext(reader)).sequence_id)
+            await asyncio.sleep(life.tape.between(0, 0.08))
+
+
 async def read_to_the_end(life: ActorsLife, process: Process) -> None:
-    """When all is well again: read all there is."""
+    """When all is well again: have one more record taken, and read all there is."""
     history = life.streams
     async with stream_of(life, process) as stream:
 
         async def read() -> None:
             await stream.recover()
+            await write()
             records: list[Record] = []
             before = None
             async with stream.reader(tail=False) as reader:
@@ -159,6 +173,13 @@ async def read_to_the_end(life: ActorsLife, process: Process) -> None:
             behind = [each.txid for each in records if each.txid > records[0].txid]
             if behind:
                 await seek(first, life.tape.pick(behind))
+
+        async def write() -> None:
+            # Whatever the writers before it have left, this one can go on (S93).
+            async with await stream.writer(
+                takeover="force", producer=process.name, retention_interval_s=0
+            ) as writer:
+                await _append(life, process, writer, writer.last_number() + 1)
 
         async def seek(first: int, txid: int) -> None:
             async with stream.reader(TxId(txid), tail=False) as reader:

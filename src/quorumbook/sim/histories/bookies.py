@@ -4,16 +4,18 @@
          in another life
     I9   a bookie that the metadata names for an entry, and that has acknowledged it, never says
          that it has none; one whose disk was lost or damaged may
+    I10  a bookie collects a ledger only when its metadata are gone
     I12  when nobody asks for anything any more, a bookie holds nothing for anybody: no request is
          under way, no budget is in use, no file is open more often
          than by four; and its tasks and connections are few
 
-It listens where adds and fences come in and are answered: what is below that may be wrong.
+It listens where adds and fences come in and are answered, and where the storage is told what to
+forget: what is below that may be wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,7 @@ from quorumbook.protocol.requests import AddRun, BatchRead, Read
 from quorumbook.protocol.status import Status
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History, holders
+from quorumbook.storage.store import LedgerStorage
 
 #: A bookie that nobody asks has five or six tasks, and now and then one for a moment.
 _TASKS_MAX = 16
@@ -116,6 +119,25 @@ class BookieHistory:
 
         adds.run, adds._finish_chunk = run, finish  # noqa: SLF001
         reads._on_fenced, reads._count = on_fenced, counted  # noqa: SLF001
+
+    def watch_garbage(self, name: str, storage: LedgerStorage) -> None:
+        """Listen to what one life of a bookie collects."""
+        gc: Any = storage.gc
+        forget = gc._forget  # noqa: SLF001
+
+        def forgets(ledger_ids: Iterable[LedgerId]) -> None:
+            forgotten = list(ledger_ids)
+            for ledger_id in forgotten:
+                self._forgets(name, ledger_id)
+            forget(forgotten)
+
+        gc._forget = forgets  # noqa: SLF001
+
+    def _forgets(self, name: str, ledger_id: LedgerId) -> None:
+        ledger = self._history.ledgers.get(ledger_id)
+        if ledger is not None and ledger.metadata is not None:
+            text = f"{name} collects a ledger that nobody deleted"
+            self._history.violation(Invariant.NO_LIVE_LEDGER_IS_DELETED, text, ledger_id)
 
     def _took(self, name: str, add: AddRun, now_ns: int) -> None:
         taken = self._taken.setdefault((name, add.run.ledger_id), {})

@@ -85,6 +85,8 @@ class Invariant(Enum):
     BOOKIES_START_AND_STAY = "M", "a bookie starts with what crashes left, and ends for no reason"
     NOBODY_IS_WRONG = "M", "who uses the cluster rightly is not told that he is wrong"
     STRANGERS_HINDER_NOBODY = "M", "who knows no key keeps nobody from writing"
+    WHO_IS_BACK_IS_NOT_LOST = "M", "nobody loses his place who is back before he counts as lost"
+    BOOKIES_HOLD_THEIR_SHARE = "M", "what workers copy is what the metadata name a bookie for"
     WRITERS_ARE_HEALED = "M", "a ledger that nobody writes any more is healed"
 
     @property

@@ -27,6 +27,7 @@ from quorumbook.sim.kernel import SECOND, Kernel
 #: Of the ledgers that are not a stream's.
 PASSWORD = b"secret"
 _LEDGER_NODE = re.compile(r"/ledgers/([0-9/]+)/L([0-9]+)")
+_SEGMENT_BEGUN = re.compile(r"/inprogress_[0-9]+$")
 _MARK = re.compile(r"/ledgers/underreplication/ledgers/.+/urL([0-9]+)")
 
 
@@ -71,6 +72,8 @@ class History:
         self.audited = 0
         #: Called when a ledger is new in the metadata.
         self.on_new: Callable[[LedgerId], None] = lambda _: None
+        #: Called when a segment of a stream was begun, or changed before it is completed.
+        self.on_segment: Callable[[], None] = lambda: None
         #: Ledgers of which the metadata say that they lack copies.
         self.marked: set[LedgerId] = set()
         #: Somebody replicates ledgers, and may exchange bookies of any.
@@ -261,6 +264,8 @@ class History:
     def _mark_changed(self, path: str) -> None:
         found = _MARK.fullmatch(path)
         if found is None:
+            if _SEGMENT_BEGUN.search(path) and self._find(path) is not None:
+                self.on_segment()
             return
         if self._find(path) is None:
             self.marked.discard(int(found[1]))

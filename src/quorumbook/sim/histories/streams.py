@@ -81,6 +81,18 @@ class StreamHistory:
             text = f"{who} was led to {sequence_id} by transaction id {txid}, and not to {wanted}"
             self._violation(Invariant.STREAM_KEEPS_TRANSACTION_IDS, text)
 
+    @property
+    def last_txid(self) -> int | None:
+        """The transaction id of the last record that anybody knows."""
+        return self._txids[max(self._txids)] if self._txids else None
+
+    def led(self, who: str, txid: int, sequence_id: int) -> None:
+        """Somebody was led to a record by a transaction id while the stream is written."""
+        known = [each for each, of in self._txids.items() if of >= txid and each >= self.truncated]
+        if known and sequence_id > min(known):
+            text = f"{who} was led to {sequence_id} by transaction id {txid}, behind {min(known)}"
+            self._violation(Invariant.STREAM_KEEPS_TRANSACTION_IDS, text)
+
     def _see(self, who: str, sequence_id: int, txid: int, payload: bytes) -> None:
         self._history.operations += 1
         known = self._known.setdefault(sequence_id, payload)

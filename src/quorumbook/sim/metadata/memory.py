@@ -55,7 +55,7 @@ class SimStore(MemoryStore):
         self._kernel = process.kernel
         self._last_request_ns = 0
         self._last_answer_ns = 0
-        self._was_over = False
+        self._news: list[tuple[Callable[[Sequence[Watch]], None], Sequence[Watch]]] = []
         super().__init__(
             tree, process.env, uri="memory://simulated", session_timeout_s=session_timeout_s
         )
@@ -114,15 +114,24 @@ class SimStore(MemoryStore):
     def _on_loop(
         self, callback: Callable[[Sequence[Watch]], None], watches: Sequence[Watch]
     ) -> None:
-        def tell() -> None:
-            if self._process.is_dead:
-                return
-            if self.is_cut_off:
-                self._kernel.after(_RECONNECT_NS, tell)
-            else:
-                self._kernel.at(self.answer_ns(), self._process.loop.arrive, callback, watches)
+        self._news.append((callback, watches))
+        self._tell_news()
 
-        tell()
+    def _tell_news(self) -> None:
+        if self.is_cut_off and not self._process.is_dead:
+            self._kernel.after(_RECONNECT_NS, self._tell_news)
+        else:
+            self.send_news()
+
+    def send_news(self) -> None:
+        """Send what a cut held back; no answer overtakes it.
+
+        So whoever lost his session hears of that before anything else, as stores promise.
+        """
+        news, self._news = self._news, []
+        if not self._process.is_dead:
+            for callback, watches in news:
+                self._kernel.at(self.answer_ns(), self._process.loop.arrive, callback, watches)
 
 
 class _Request:
@@ -169,6 +178,8 @@ class _Request:
             result = self._step()
         except Exception as error:
             result = error
+        if not is_lost:
+            store.send_news()
         if is_lost or store.is_dropping:
             kind = MetadataFateUnknownError if self._is_write else MetadataUnavailableError
             self._fail(kind("the connection was lost, and the answer with it"))

@@ -32,6 +32,8 @@ PORT = 2181
 _WRITES = frozenset((Op.CREATE, Op.CREATE2, Op.SET, Op.DELETE))
 #: So long a server serves on without its leader.
 _ALONE_NS = 2 * SECOND
+#: One that is late looks again after so long whether it has seen what it is to answer.
+_LATE_LOOK_NS = SECOND // 20
 #: The leader hears of a session's life no more often.
 _TOUCH_NS = SECOND // 20
 
@@ -93,6 +95,8 @@ class Server:
         self._last_to_leader_ns = 0
         self._last_from_leader_ns = 0
         self._alone_since_ns: int | None = None
+        #: It carries nothing out, and shows the past to its clients.
+        self.is_late = False
 
     def boot_up(self) -> None:
         """Start it, unless it runs."""
@@ -161,6 +165,9 @@ class Server:
             if self.is_apart:
                 who.abort()
                 return
+            if self.is_late and who.session_id:
+                self.zookeeper.kernel.after(_LATE_LOOK_NS, self.answers, who, count, tell)
+                return
             self.catch_up(count)
             tell()
 
@@ -170,9 +177,14 @@ class Server:
         """The log has so many steps."""
         self.from_leader(self.machine.process, lambda: self.catch_up(count))
 
+    def go_on(self) -> None:
+        """Be late no more."""
+        self.is_late = False
+        self.hear_of(len(self.zookeeper.ensemble.log))
+
     def catch_up(self, count: int) -> None:
         """Carry out the steps up to a number of them, and tell who watches."""
-        if self.is_apart:
+        if self.is_apart or self.is_late:
             return
         log = self.zookeeper.ensemble.log
         while self._seen < count:
@@ -280,7 +292,8 @@ class _Connection(asyncio.Protocol):
 
     def _greet(self, greeting: wire.Greeting) -> None:
         server = self._server
-        if greeting.last_zxid > server.replica.zxid or server.is_apart:
+        knows_no_new_session = server.is_late and not greeting.session_id
+        if greeting.last_zxid > server.replica.zxid or server.is_apart or knows_no_new_session:
             # It would see the past again, or nothing at all.
             self.abort()
             return

@@ -7,7 +7,8 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, keys, losses, shares, singles, splits, stores, waits   see their modules
+absences, fences, garbage, healing, keys, losses, shares, singles, splits, stores, unanswered,
+waits        see their modules
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -74,10 +75,13 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     },
     "fences": fences.PLAN,
     "healing": healing.PLAN,
+    "absences": healing.ABSENCES,
     "splits": splits.PLAN,
     "stores": stores.PLAN,
     "shares": shares.PLAN,
     "losses": losses.PLAN,
+    "garbage": losses.GARBAGE,
+    "unanswered": losses.UNANSWERED,
     "singles": script.PLAN,
     "waits": script.PLAN,
     "members": sharers.MEMBERS,
@@ -244,10 +248,13 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "checkpoints": _Checkpoints,
     "fences": fences.Fences,
     "healing": healing.HealingPhase,
+    "absences": healing.Absences,
     "splits": splits.Splits,
     "stores": stores.Stores,
     "shares": shares.Shares,
     "losses": losses.Losses,
+    "garbage": losses.Garbage,
+    "unanswered": losses.Garbage,
     "singles": singles.Singles,
     "waits": waits.Waits,
     "members": sharers.Sharers,

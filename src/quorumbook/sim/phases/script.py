@@ -119,9 +119,18 @@ class Script(SearchPhase):
     # Steps
 
     async def _written(
-        self, quorums: tuple[int, int, int]
+        self,
+        quorums: tuple[int, int, int],
+        ledger_id: LedgerId | None = None,
+        count: int | None = None,
     ) -> tuple[OneLedger, list[BookieMachine], list[BookieMachine]]:
-        """Return a ledger that is being written, its bookies in any order, and the other ones."""
+        """Return a ledger that is being written, its bookies in any order, and the other ones.
+
+        Args:
+            quorums: Its quorums.
+            ledger_id: Its id; the next one if not given.
+            count: How many entries it has; some if not given.
+        """
         life, tape = self._life, self._tape
         made: list[OneLedger] = []
 
@@ -134,6 +143,7 @@ class Script(SearchPhase):
                         ack_quorum_size=quorums[2],
                         digest_type=life.plan.digest_type,
                         password=PASSWORD,
+                        ledger_id=ledger_id,
                     )
                     history, who = life.history, process.name
                     ledger = history.created(
@@ -146,7 +156,7 @@ class Script(SearchPhase):
         self._client("w", write)
         await self._until(lambda: bool(made), 2.0)
         ledger = made[0]
-        await self._append(ledger, tape.pick((1, 2)))
+        await self._append(ledger, tape.pick((1, 2)) if count is None else count)
         names = self._ensemble_of(ledger)
         members = [each for each in self._bookies if each.name in names]
         others = [each for each in self._bookies if each.name not in names]

@@ -2,7 +2,8 @@
 
 members   a consumer group of three, whose partitions go from one to the other
 batches   two who commit batches of one application
-rivals    two producers who take a stream from each other, and somebody who follows it
+rivals    two producers who take a stream from each other, and some who follow it and look for
+          records in it; a segment may end before its first entry
 
 Those who share stand still, for a moment or for longer than their sessions last, die, and lose
 answers of the metadata store, mostly in the few milliseconds in which something is committed.
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from quorumbook.sim.actors import streams
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.phases.phase import SearchPhase
 from quorumbook.sim.process import Machine
@@ -50,7 +52,18 @@ class Sharers(SearchPhase):
         """Begin."""
         self._life.transactions.on_try = partial(self._hold, 0.3, (0.3, 1.0))
         self._life.groups.on_handed = partial(self._hold, 0.05, (2.5, 3.5))
+        if self._life.plan.has("streams"):
+            self._life.history.on_segment = self._leave_empty
+            seeker = self._life.cluster.add_client("f1")
+            seeker.start(lambda process: streams.seek(self._life, process))
         super().begin()
+
+    def _leave_empty(self) -> None:
+        """Have the producers die around the first entry of a segment (S93)."""
+        if self._life.is_rough and self._tape.chance(0.3):
+            for machine in self._life.cluster.clients:
+                if machine.name[0] == "p":
+                    self._later(0.0, 0.002, partial(self._kill, machine))
 
     def _hold(self, probability: float, durations_s: tuple[float, ...], who: str) -> None:
         """Have somebody stand still around his commit, while others come by."""

@@ -19,7 +19,7 @@ from itertools import chain, repeat
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger, patience
-from quorumbook.env.tasks import cancel_and_wait
+from quorumbook.env.tasks import cancel_and_wait, finish_all
 from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
 from quorumbook.metadata.store import Revision, Watch
 from quorumbook.streams.cursors.cursor import Cursor, take_over
@@ -399,12 +399,13 @@ class Consumer(Closing):
             await self._nodes.rebalance(steps.rebalance, revision)
             self._ring()
             return
-        await asyncio.gather(
+        # What still went on after a failure would be begun once more by the next look.
+        await finish_all(
             *map(self._release, steps.release),
             *(self._claim(number, revision) for number in steps.claim),
         )
         closed = self._claims - self._shares.keys()
-        await asyncio.gather(*map(self._open_share, closed))
+        await finish_all(*map(self._open_share, closed))
 
     async def _join(self) -> None:
         context = stream_context(self._partitions[0])
