@@ -7,7 +7,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-fences, healing, keys, losses, shares, singles, splits, stores, waits   see their modules
+answers, fences, healing, keys, losses, shares, singles, splits, stores, waits   see their modules
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -28,6 +28,7 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.phases import (
+    answers,
     fences,
     healing,
     keys,
@@ -80,6 +81,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "losses": losses.PLAN,
     "singles": script.PLAN,
     "waits": script.PLAN,
+    "answers": script.PLAN,
     "members": sharers.MEMBERS,
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
@@ -250,6 +252,7 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "losses": losses.Losses,
     "singles": singles.Singles,
     "waits": waits.Waits,
+    "answers": answers.Answers,
     "members": sharers.Sharers,
     "batches": sharers.Sharers,
     "rivals": sharers.Sharers,

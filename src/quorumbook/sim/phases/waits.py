@@ -18,13 +18,9 @@ from functools import partial
 from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
-from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.kernel import SECOND
-from quorumbook.sim.phases.script import MOMENT_S, NotReachedError, OneLedger, Script
+from quorumbook.sim.phases.script import LIMIT_S, MOMENT_S, OneLedger, Script
 from quorumbook.sim.process import Process
-
-#: Half of the shortest time-out that may be waited for (``script.PLAN``).
-_LIMIT_S = 2.5
 
 
 class Waits(Script):
@@ -99,19 +95,10 @@ class Waits(Script):
             partial(self._is_closed, ledger), f"the ledger is not closed while {though}", ledger
         )
 
-    async def _must(self, is_so: Callable[[], bool], what: str, ledger: OneLedger) -> None:
-        began_s = asyncio.get_running_loop().time()
-        try:
-            await self._until(is_so, _LIMIT_S)
-        except NotReachedError:
-            if asyncio.get_running_loop().time() - began_s >= _LIMIT_S:
-                self._life.history.violation(Invariant.EVERY_CALL_ENDS, what, ledger.ledger_id)
-            raise
-
     def _stand_still(self, machine: BookieMachine) -> None:
         if machine.process is not None:
             # By then nobody needs it to any more, whatever becomes of the script.
-            self._kernel.after(0, machine.process.pause, int(2 * _LIMIT_S * SECOND))
+            self._kernel.after(0, machine.process.pause, int(2 * LIMIT_S * SECOND))
 
     def _go_on(self, machine: BookieMachine) -> None:
         if machine.process is not None:
