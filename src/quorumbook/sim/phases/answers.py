@@ -332,21 +332,6 @@ class Answers(Script):
     def _moment_ns(self) -> int:
         return int(MOMENT_S * 1e9)
 
-    async def _user(self, **options: Any) -> tuple[Machine, SimClient]:
-        """Return a client that was started, and its machine."""
-        clients: list[SimClient] = []
-
-        async def use(process: Process) -> None:
-            client = self._life.cluster.client(process, **options)
-            with contextlib.suppress(QuorumbookError):
-                await client.start()
-                clients.append(client)
-            await asyncio.get_running_loop().create_future()
-
-        machine = self._client("h", use)
-        await self._until(lambda: bool(clients), 2.0)
-        return machine, clients[0]
-
     async def _open(self, ledger: OneLedger, client: SimClient, *, recover: bool) -> Any:
         return await client.open_ledger(ledger.ledger_id, password=PASSWORD, recover=recover)
 

@@ -80,7 +80,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "shares": shares.PLAN,
     "losses": losses.PLAN,
     "singles": script.PLAN,
-    "waits": script.PLAN,
+    "waits": waits.PLAN,
     "answers": script.PLAN,
     "members": sharers.MEMBERS,
     "batches": sharers.BATCHES,

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD, LedgerHistory
 from quorumbook.sim.kernel import MILLISECOND
@@ -252,6 +252,21 @@ class Script(SearchPhase):
         machine = self._life.cluster.add_client(f"{kind}{self._clients}")
         machine.start(main)
         return machine
+
+    async def _user(self, **options: Any) -> tuple[Machine, SimClient]:
+        """Return a client that was started, and its machine."""
+        clients: list[SimClient] = []
+
+        async def use(process: Process) -> None:
+            client = self._life.cluster.client(process, **options)
+            with contextlib.suppress(QuorumbookError):
+                await client.start()
+                clients.append(client)
+            await asyncio.get_running_loop().create_future()
+
+        machine = self._client("h", use)
+        await self._until(lambda: bool(clients), 2.0)
+        return machine, clients[0]
 
     def _visit(
         self, ledger: OneLedger, read: Any, *, cut_off: Sequence[BookieMachine] = ()

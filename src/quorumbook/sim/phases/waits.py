@@ -5,6 +5,11 @@ pair        every add needs both bookies of a ledger, and one is gone for the re
 read_only   all bookies of a ledger take no adds, and are fenced all the same (S10)
 idle        a writer has said its last for now, and whoever follows it waits for that (S38)
 followed    a ledger is recovered while somebody waits for its next entry (S39)
+unread      a client asks for much, and never reads its answers (S84)
+overloaded  bookies get more than they can store for a time (S31, S85)
+back        a bookie that failed is reached again (S91)
+apart       many have seen the same bookie fail (S91)
+left        a writer that misses a bookie is closed, and leaves nothing behind (S88)
 
 What is waited for is there within a part of a time-out, or the promise that calls end is broken.
 """
@@ -14,13 +19,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
+from quorumbook.client.context import client_context
+from quorumbook.client.transport.connection import Channel
 from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.cluster import BookieMachine, SimClient
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.kernel import SECOND
-from quorumbook.sim.phases.script import LIMIT_S, MOMENT_S, OneLedger, Script
-from quorumbook.sim.process import Process
+from quorumbook.sim.phases import script
+from quorumbook.sim.phases.script import LIMIT_S, MOMENT_S, NotReachedError, OneLedger, Script
+from quorumbook.sim.plan import LOW_LIMITS
+from quorumbook.sim.process import SYNC_NS, Process
+#: What it wants of the plan.
+PLAN: dict[str, Any] = {
+    **script.PLAN,
+    "payload_size_max": 1000,
+    "ways": (LOW_LIMITS,),
+}
+#: How often somebody asks who does not read, and for how much.
+_QUESTIONS = 200
+_ANSWER_BYTES = 20_000
+#: So much, and what is written at once, may lie there for him.
+_UNREAD_BYTES_MAX = 256_000
+#: How many entries a writer may have pending, of which bookies get so many at once.
+_WINDOW = 500
+_BURST = 50
+#: How many clients see the same bookie fail, and what is no difference.
+_CLIENTS = 5
+_TOGETHER_S = 0.005
 
 
 class Waits(Script):
@@ -30,7 +58,18 @@ class Waits(Script):
 
     @property
     def _scripts(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return (self._hung, self._pair, self._read_only, self._idle, self._followed)
+        return (
+            self._hung,
+            self._pair,
+            self._read_only,
+            self._idle,
+            self._followed,
+            self._unread,
+            self._overloaded,
+            self._back,
+            self._apart,
+            self._left,
+        )
 
     async def _hung(self) -> None:
         ledger, members, _ = await self._written((3, 3, 2))
@@ -86,6 +125,109 @@ class Waits(Script):
         await self._recovered(ledger, f"{reader.name} follows it")
         await self._must(lambda: has_ended, f"{reader.name} is not told of the end", ledger)
 
+    async def _unread(self) -> None:
+        ledger, members, _ = await self._written((3, 3, 2))
+        await self._append(ledger, 20)
+        silent, client = await self._user()
+        asked = self._tape.pick(members)
+
+        async def ask() -> None:
+            channel = client_context(client).bookies.fast(asked.name)
+            await channel.connected()
+            _transport_of(channel).pause_reading()
+            for _ in range(_QUESTIONS):
+                channel.batch_read(ledger.ledger_id, 0, 20, _ANSWER_BYTES)
+
+        await self._asked(silent, ask)
+        await asyncio.sleep(MOMENT_S)
+        bookie = asked.bookie
+        if bookie is None:
+            raise NotReachedError
+        used = bookie.connections.answer_budget.used_bytes
+        if used > _UNREAD_BYTES_MAX:
+            text = f"{asked.name} holds {used} bytes of answers for one who does not read them"
+            self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text, ledger.ledger_id)
+        channel = client_context(client).bookies.fast(asked.name)
+        what = f"{silent.name} never reads its answers, and is not cut"
+        await self._must(lambda: not channel.is_connected, what, ledger)
+
+    async def _overloaded(self) -> None:
+        ledger, members, _ = await self._written((3, 3, 2), max_pending_entries=_WINDOW)
+        bookies = [each.bookie for each in members if each.bookie is not None]
+        before = [each.metrics.adds_rejected for each in bookies]
+        for machine in members:
+            machine.sync_ns = SECOND
+        writer = ledger.appends.writer
+        for _ in range(_WINDOW // _BURST):
+            ledger.burst(_BURST)
+            await asyncio.sleep(MOMENT_S / 10)
+
+        async def overdo() -> None:
+            if writer.pending_entries == _WINDOW:
+                writer.append_nowait(b"too much")
+
+        if await self._asked(ledger.writer, overdo) is None and writer.pending_entries > _WINDOW:
+            text = f"a writer has {writer.pending_entries} entries pending"
+            self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text, ledger.ledger_id)
+        what = "bookies that are overloaded say so to nobody"
+        rejected = [lambda b=b, n=n: b.metrics.adds_rejected > n for b, n in zip(bookies, before)]
+        await self._must(lambda: any(is_so() for is_so in rejected), what, ledger)
+        for machine in members:
+            machine.sync_ns = SYNC_NS
+        what = "what was appended to overloaded bookies is not stored when they have room"
+        await self._must(lambda: ledger.is_acknowledged, what, ledger)
+        if set(self._ensemble_of(ledger)) != {each.name for each in members}:
+            text = "bookies were replaced that were only overloaded"
+            self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text, ledger.ledger_id)
+
+    async def _back(self) -> None:
+        machine, client = await self._user()
+        failed = self._tape.pick(self._bookies)
+        bookies = client_context(client).bookies
+        await self._asked(machine, partial(bookies.refusing, [failed.name]))
+        self._network.reset_between(machine.name, failed.name)
+        await self._until(lambda: bookies.is_suspect(failed.name), 1.0)
+        await self._asked(machine, partial(bookies.refusing, [failed.name]))
+        if bookies.is_suspect(failed.name):
+            text = f"{machine.name} has reached {failed.name} again, and leaves it alone"
+            self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text)
+
+    async def _apart(self) -> None:
+        users = [await self._user(quarantine_s=1.0) for _ in range(_CLIENTS)]
+        failed = self._tape.pick(self._bookies)
+        known = [client_context(client).bookies for _, client in users]
+        for (machine, _), bookies in zip(users, known, strict=True):
+            await self._asked(machine, partial(bookies.refusing, [failed.name]))
+        self._end(failed.kill)
+        await self._until(lambda: all(each.is_suspect(failed.name) for each in known), 1.0)
+        loop, ends_s = asyncio.get_running_loop(), dict[int, float]()
+
+        def are_over() -> bool:
+            for number, bookies in enumerate(known):
+                if number not in ends_s and not bookies.is_suspect(failed.name):
+                    ends_s[number] = loop.time()
+            return len(ends_s) == len(known)
+
+        await self._until(are_over, LIMIT_S)
+        if max(ends_s.values()) - min(ends_s.values()) < _TOGETHER_S:
+            text = f"{_CLIENTS} clients come back to {failed.name} at the same time"
+            self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text)
+
+    async def _left(self) -> None:
+        ledger, (gone, *_), spares = await self._written((3, 3, 2))
+        process = ledger.writer.process
+        if process is None:
+            raise NotReachedError
+        await asyncio.sleep(MOMENT_S)
+        before = process.loop.tasks_under_way
+        for machine in (gone, *spares):
+            self._end(machine.kill)
+        await self._append(ledger, self._tape.pick((1, 2)))
+        await self._until(lambda: ledger.appends.writer.is_degraded, 1.0)
+        await self._asked(ledger.writer, ledger.appends.writer.close)
+        what = "a writer that was closed leaves tasks behind"
+        await self._must(lambda: process.loop.tasks_under_way <= before, what, ledger)
+
     # Their steps
 
     async def _recovered(self, ledger: OneLedger, though: str) -> None:
@@ -110,3 +252,10 @@ class Waits(Script):
             if machine.process is not None and machine.bookie is not None:
                 take = partial(machine.bookie.disks.set_operators_word, is_read_only=not is_so)
                 machine.process.loop.deliver(take)
+
+
+def _transport_of(channel: Channel) -> asyncio.Transport:
+    stream = channel._stream  # noqa: SLF001 - no client would stop reading
+    if stream is None or stream.transport is None:
+        raise NotReachedError
+    return stream.transport
