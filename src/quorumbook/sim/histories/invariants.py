@@ -90,6 +90,7 @@ class Invariant(Enum):
     NOBODY_IS_WRONG = "M", "who uses the cluster rightly is not told that he is wrong"
     ERRORS_SAY_WHAT_IS_WRONG = "M", "what went wrong is told, by the error that says so"
     LIMITS_ARE_KEPT = "M", "what has a limit stays within it, whoever does not play along"
+    NO_BOOKIE_IS_SHUNNED = "M", "a bookie is left alone for a reason only, and not by all alike"
     STRANGERS_HINDER_NOBODY = "M", "who knows no key keeps nobody from writing"
     WRITERS_ARE_HEALED = "M", "a ledger that nobody writes any more is healed"
 

@@ -16,13 +16,12 @@ moved       a read is under way when all copies go to other bookies (S33)
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.client.context import client_context
+from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import (
     DuplicateEntryIdError,
@@ -41,7 +40,7 @@ from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.histories.readers import Reading
 from quorumbook.sim.phases.script import MOMENT_S, NotReachedError, OneLedger, Script
-from quorumbook.sim.process import Machine, Process
+from quorumbook.sim.process import Machine
 
 #: How many close a ledger at once.
 _CLOSES = 3
@@ -332,7 +331,7 @@ class Answers(Script):
     def _moment_ns(self) -> int:
         return int(MOMENT_S * 1e9)
 
-    async def _open(self, ledger: OneLedger, client: SimClient, *, recover: bool) -> Any:
+    async def _open(self, ledger: OneLedger, client: SimClient, *, recover: bool) -> LedgerReader:
         return await client.open_ledger(ledger.ledger_id, password=PASSWORD, recover=recover)
 
     def _let_answer(self, client: Machine, machines: Sequence[BookieMachine]) -> None:

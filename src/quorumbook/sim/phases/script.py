@@ -212,9 +212,7 @@ class Script(SearchPhase):
                 self._life.history.violation(Invariant.EVERY_CALL_ENDS, what, ledger.ledger_id)
             raise
 
-    def _ask(
-        self, machine: Machine, ask: Callable[[], Awaitable[T]]
-    ) -> list[T | QuorumbookError]:
+    def _ask(self, machine: Machine, ask: Callable[[], Awaitable[T]]) -> list[T | QuorumbookError]:
         """Have a process ask for something; what it is told will be in the list."""
         told: list[T | QuorumbookError] = []
 
