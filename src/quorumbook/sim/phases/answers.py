@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.client.context import client_context
@@ -39,9 +40,13 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.histories.readers import Reading
+from quorumbook.sim.kernel import SECOND
+from quorumbook.sim.phases import script
 from quorumbook.sim.phases.script import MOMENT_S, NotReachedError, OneLedger, Script
 from quorumbook.sim.process import Machine
 
+#: What it wants of the plan.
+PLAN: dict[str, Any] = {**script.PLAN, "rough_s": 4.0}
 #: How many close a ledger at once.
 _CLOSES = 3
 
@@ -74,7 +79,7 @@ class Answers(Script):
         reader, client = await self._user()
         for machine in knowing:
             self._network.cut(machine.name, reader.name)
-        self._kernel.after(self._moment_ns, self._let_answer, reader, knowing)
+        self._kernel.after(int(MOMENT_S * SECOND), self._let_answer, reader, knowing)
         await self._look(ledger, reader, client, last)
 
     async def _remembered(self) -> None:
@@ -326,10 +331,6 @@ class Answers(Script):
         await self._must(lambda: is_read, what, ledger)
 
     # Their steps
-
-    @property
-    def _moment_ns(self) -> int:
-        return int(MOMENT_S * 1e9)
 
     async def _open(self, ledger: OneLedger, client: SimClient, *, recover: bool) -> LedgerReader:
         return await client.open_ledger(ledger.ledger_id, password=PASSWORD, recover=recover)

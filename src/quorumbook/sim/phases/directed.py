@@ -81,7 +81,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "losses": losses.PLAN,
     "singles": script.PLAN,
     "waits": waits.PLAN,
-    "answers": script.PLAN,
+    "answers": answers.PLAN,
     "members": sharers.MEMBERS,
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
