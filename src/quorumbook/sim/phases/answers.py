@@ -1,7 +1,7 @@
 """The directed phase ``answers``: what clients ask for in rare moments, and are answered.
 
 flushed     who asks what is confirmed hears first from a bookie that knows nothing (S17)
-remembered  all bookies start again when a reader has seen what was flushed (S36)
+remembered  all bookies start again when something was flushed, and often seen (S36, S48)
 older       bookies are told an older number than they know (S40)
 refused     a writer that failed is closed right away (S18)
 ended       a ledger is closed by several at once, and appended to behind that (S32)
@@ -42,8 +42,14 @@ from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.histories.readers import Reading
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.phases import script
-from quorumbook.sim.phases.script import MOMENT_S, NotReachedError, OneLedger, Script
-from quorumbook.sim.process import Machine
+from quorumbook.sim.phases.script import (
+    MOMENT_S,
+    SLOW_SYNC_NS,
+    NotReachedError,
+    OneLedger,
+    Script,
+)
+from quorumbook.sim.process import SYNC_NS, Machine
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {**script.PLAN, "rough_s": 4.0}
@@ -84,14 +90,18 @@ class Answers(Script):
 
     async def _remembered(self) -> None:
         ledger, _, _ = await self._written((3, 3, 2))
+        is_at_once = self._tape.chance(0.5)
+        for machine in self._bookies:
+            machine.sync_ns = SLOW_SYNC_NS if is_at_once else SYNC_NS
         last = await self._flush(ledger)
-        reader, client = await self._user()
-        await self._look(ledger, reader, client, last)
+        if not is_at_once:
+            await self._look(ledger, *await self._user(), last)
         for _ in range(self._tape.pick((1, 2))):
             for machine in self._bookies:
                 self._end(self._tape.pick((machine.kill, machine.cut_power)))
             await asyncio.sleep(MOMENT_S)
             for machine in self._bookies:
+                machine.sync_ns = SYNC_NS
                 machine.boot_up()
             await self._until(lambda: self._life.cluster.is_whole, 5.0)
         await self._look(ledger, *await self._user(), last)

@@ -9,6 +9,7 @@ unread      a client asks for much, and never reads its answers (S84)
 clogged     a bookie takes nothing of what a writer goes on to send (S84)
 overloaded  bookies get more than they can store for a time (S31, S85)
 back        a bookie that failed is reached again (S91)
+proven      a bookie that refused an add syncs its journal (S91)
 apart       many have seen the same bookie fail (S91)
 left        a writer that misses a bookie is closed, and leaves nothing behind (S88)
 
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from quorumbook.client.cluster.bookies import ClientBookies
 from quorumbook.client.context import client_context
 from quorumbook.client.transport.connection import Channel
 from quorumbook.client.waiting.window import ENTRY_OVERHEAD_BYTES
@@ -33,7 +35,7 @@ from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.phases import script
 from quorumbook.sim.phases.script import LIMIT_S, MOMENT_S, NotReachedError, OneLedger, Script
 from quorumbook.sim.plan import LOW_LIMITS
-from quorumbook.sim.process import SYNC_NS, Process
+from quorumbook.sim.process import SYNC_NS, Machine, Process
 
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
@@ -74,6 +76,7 @@ class Waits(Script):
             self._clogged,
             self._overloaded,
             self._back,
+            self._proven,
             self._apart,
             self._left,
         )
@@ -166,10 +169,7 @@ class Waits(Script):
             if writer.pending_bytes + _BURST * (most + ENTRY_OVERHEAD_BYTES) <= _WINDOW_BYTES:
                 ledger.burst(_BURST)
             await asyncio.sleep(MOMENT_S / 10)
-        client = next(
-            each for each in self._life.cluster.open_clients if each.name == ledger.writer.name
-        )
-        unsent = client_context(client).bookies.fast(slow.name).unsent_bytes
+        unsent = self._known_to(ledger.writer).fast(slow.name).unsent_bytes
         if unsent > _WINDOW_BYTES:
             text = f"a writer holds {unsent} bytes that {slow.name} does not take"
             self._life.history.violation(Invariant.LIMITS_ARE_KEPT, text, ledger.ledger_id)
@@ -220,6 +220,19 @@ class Waits(Script):
             text = f"{machine.name} has reached {failed.name} again, and leaves it alone"
             self._life.history.violation(Invariant.NO_BOOKIE_IS_SHUNNED, text)
 
+    async def _proven(self) -> None:
+        ledger, (failed, *_), _ = await self._written((3, 3, 2))
+        bookies = self._known_to(ledger.writer)
+        self._take_adds([failed], is_so=False)
+        try:
+            await asyncio.sleep(MOMENT_S)
+            await self._append(ledger, 1)
+            await self._until(lambda: bookies.is_suspect(failed.name), 1.0)
+            what = f"{failed.name} can sync its journal, and is left alone"
+            await self._must(lambda: not bookies.is_suspect(failed.name), what, ledger)
+        finally:
+            self._take_adds([failed], is_so=True)
+
     async def _apart(self) -> None:
         users = [await self._user(quarantine_s=1.0) for _ in range(_CLIENTS)]
         failed = self._tape.pick(self._bookies)
@@ -264,6 +277,10 @@ class Waits(Script):
         await self._must(
             partial(self._is_closed, ledger), f"the ledger is not closed while {though}", ledger
         )
+
+    def _known_to(self, machine: Machine) -> ClientBookies:
+        clients = self._life.cluster.open_clients
+        return client_context(next(each for each in clients if each.name == machine.name)).bookies
 
     def _stand_still(self, machine: BookieMachine) -> None:
         if machine.process is not None:
