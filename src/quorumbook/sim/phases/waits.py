@@ -138,8 +138,14 @@ class Waits(Script):
     async def _unread(self) -> None:
         ledger, members, _ = await self._written((3, 3, 2))
         await self._append(ledger, 20)
-        silent, client = await self._user()
         asked = self._tape.pick(members)
+        if self._tape.chance(0.7):
+            # What is read from a file is under way for a while, and not what lies in a cache.
+            self._end(asked.kill)
+            await asyncio.sleep(MOMENT_S)
+            asked.boot_up()
+            await self._until(lambda: asked.serves, 2.0)
+        silent, client = await self._user()
 
         async def ask() -> None:
             channel = client_context(client).bookies.fast(asked.name)
