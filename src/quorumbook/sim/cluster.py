@@ -17,6 +17,7 @@ from quorumbook.bookie.server import Bookie
 from quorumbook.client.client import BookKeeper
 from quorumbook.client.options import ClientOptions
 from quorumbook.client.reading.reader import LedgerReader
+from quorumbook.client.writing.writer import LedgerWriter
 from quorumbook.errors import CookieError, CorruptJournalError, MetadataError, StorageError
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -73,7 +74,11 @@ class SimClient(BookKeeper):
         if self._process.is_dead or self._context is None:
             return {}
         pending, tasks = self._context.bookies.pending_requests, self._process.loop.tasks_under_way
-        held = {"requests": pending, "tasks": tasks if tasks > _CLIENT_TASKS_MAX else 0}
+        held = {
+            "requests": pending,
+            "tasks": tasks if tasks > _CLIENT_TASKS_MAX else 0,
+            "closed handles": sum(_is_over(each) for each in self._handles),
+        }
         return {name: count for name, count in held.items() if count}
 
     async def _open_store(self) -> MetadataStore:
@@ -93,6 +98,13 @@ class SimClient(BookKeeper):
         """Delete a ledger."""
         with self._calls.under_way(self._process, f"deleting ledger {ledger_id}"):
             await super().delete_ledger(ledger_id)
+
+
+def _is_over(handle: LedgerWriter | LedgerReader) -> bool:
+    """Tell whether a handle was closed, and not only failed."""
+    if isinstance(handle, LedgerWriter):
+        return handle._ending.is_closing  # noqa: SLF001 - programs are told less
+    return handle._is_over  # noqa: SLF001 - as above
 
 
 class _Bookie(Bookie):

@@ -16,7 +16,7 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.protocol.digest import digester
+from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
@@ -24,7 +24,7 @@ from quorumbook.sim.cluster import SimulatedCluster
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S, BOUND_S
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.invariants import Invariant
-from quorumbook.sim.histories.ledgers import History, holders
+from quorumbook.sim.histories.ledgers import PASSWORD, History, holders
 from quorumbook.sim.histories.machines import watched_machines
 from quorumbook.sim.histories.streams import StreamHistory
 from quorumbook.sim.histories.transactions import TransactionHistory
@@ -384,8 +384,8 @@ class Life:
         metadata = self.history.ledgers[ledger_id].metadata
         if metadata is None:  # a deletion that took its time came between
             return False
-        digest_type = metadata.digest_type or self.plan.digest_type
-        seal = digester(digest_type, metadata.password or b"")
+        digest_type = metadata.digest_type or DigestType.CRC32C
+        seal = digester(digest_type, PASSWORD if metadata.password is None else metadata.password)
         try:
             seal.verify(entry, ledger_id, entry_id)
         except QuorumbookError as error:

@@ -19,6 +19,14 @@ from quorumbook.storage.options import GcOptions, ScrubOptions, StorageOptions
 _DIGESTS = (DigestType.CRC32C, DigestType.CRC32, DigestType.HMAC, DigestType.DUMMY)
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (5, 3, 2), (3, 2, 1))
 _KB = 1 << 10
+#: A way that no seed draws: bookies have little room, and little patience with those who take it.
+LOW_LIMITS = "low_limits"
+_LOW_LIMITS: Mapping[str, Any] = {
+    "high_connection_answer_bytes": 64 * _KB,
+    "max_answer_bytes": 1024 * _KB,
+    "answer_timeout_s": 0.5,
+    "max_add_delay_s": 0.5,
+}
 #: Each is a method of ``DiskMishaps``.
 DISK_MISHAPS = (
     "fail_read",
@@ -119,12 +127,13 @@ class LifePlan:
     ledger_directories: int
 
     def has(self, way: str) -> bool:
-        """Tell whether the seed has one of ``WAYS`` or ``STREAM_WAYS``."""
+        """Tell whether the seed has one of ``WAYS`` or ``STREAM_WAYS``, or ``LOW_LIMITS``."""
         return way in self.ways
 
     def bookie_options(self, name: str, root: str) -> BookieOptions:
         """Return the options of one bookie, whose files lie below a directory."""
         is_small = self.has("small_frames")
+        limits = _LOW_LIMITS if self.has(LOW_LIMITS) else {}
         return BookieOptions(
             journal_directories=tuple(f"{root}/journal{i}" for i in range(self.journals)),
             ledger_directories=tuple(f"{root}/ledgers{i}" for i in range(self.ledger_directories)),
@@ -145,6 +154,7 @@ class LifePlan:
             max_batch_read_bytes=(4 if is_small else 1024) * _KB,
             min_high_priority_free_bytes=0,
             disk_check_interval_s=1.0,
+            **limits,
         )
 
     def _gc_options(self) -> GcOptions:

@@ -68,3 +68,10 @@ def test_a_writer_closes_where_it_says(history: History, end: int, is_kept: bool
     _close(history, end)
     history.closed(7, "w0", 1)
     assert (history.violations == []) == is_kept
+
+
+def test_a_close_that_tells_nothing_of_an_append_that_failed_is_wrong(history: History):
+    _close(history, 1)
+    history.ledgers[7].has_failed = True
+    history.closed(7, "w0", 1)
+    assert "had been told that an append failed" in history.violations[0]

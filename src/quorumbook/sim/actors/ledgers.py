@@ -170,7 +170,7 @@ class Appends:
         self._life = life
         self._process = process
         self._who = process.name
-        self._writer = writer
+        self.writer = writer
         self._ledger = ledger
         self._is_deferred = is_deferred
         self._has_chosen_ids = has_chosen_ids
@@ -182,40 +182,41 @@ class Appends:
         first = len(sent)
         for entry_id in range(first, first + count):
             size = tape.below(self._life.plan.payload_size_max)
-            sent.append(f"{self._writer.id}/{entry_id}/{self._who} ".encode().ljust(size, b"x"))
+            sent.append(f"{self.writer.id}/{entry_id}/{self._who} ".encode().ljust(size, b"x"))
         if not self._has_chosen_ids:
             for entry_id in range(first, first + count):
                 # Whose buffer it is may write on in it at once (S22).
                 buffer: Any = bytearray(sent[entry_id])
-                self._watch(entry_id, self._writer.append_nowait(buffer))
+                self._watch(entry_id, self.writer.append_nowait(buffer))
                 buffer[:] = bytes(len(buffer))
             return
         waiting = list(range(first, first + count))
         while waiting:
             entry_id = waiting.pop(tape.below(len(waiting)))
-            self._watch(entry_id, self._writer.append_at_nowait(entry_id, sent[entry_id]))
+            self._watch(entry_id, self.writer.append_at_nowait(entry_id, sent[entry_id]))
 
     def check(self) -> None:
         """Have the machine behind the writer look at itself."""
         try:
-            check_accounts(self._writer)
+            check_accounts(self.writer)
         except InternalError as error:
-            self._life.history.violation(Invariant.ACCOUNTS_FIT, str(error), self._writer.id)
+            self._life.history.violation(Invariant.ACCOUNTS_FIT, str(error), self.writer.id)
 
     def _watch(self, entry_id: EntryId, future: asyncio.Future[EntryId]) -> None:
         self.pending.add(future)
         calls = self._life.history.calls
-        call = calls.begin(self._process, f"appending entry {entry_id} to ledger {self._writer.id}")
+        call = calls.begin(self._process, f"appending entry {entry_id} to ledger {self.writer.id}")
 
         def done(future: asyncio.Future[EntryId]) -> None:
             self.pending.discard(future)
             calls.end(call)
             self.check()
-            history, ledger_id = self._life.history, self._writer.id
+            history, ledger_id = self._life.history, self.writer.id
             if future.cancelled():
                 return
             error = future.exception()
             if error is not None:
+                self._ledger.has_failed = True
                 history.failed(self._who, error)
                 return
             if future.result() != entry_id:

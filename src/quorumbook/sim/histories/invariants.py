@@ -38,6 +38,10 @@ class Invariant(Enum):
         "I4",
         "what a reader was shown or told as confirmed is so, and stays so",
     )
+    WHAT_WAS_FLUSHED_IS_SEEN = (
+        "I4",
+        "what a writer has flushed is confirmed to whoever asks enough bookies",
+    )
     ONE_END = "I5", "all who see a ledger closed see the same end, and it does not move"
     DRIVERS_TELL_WHAT_HAPPENED = "I5", "what a metadata driver says of a write is what happened"
     VALID_ENSEMBLE_SEQUENCE = (
@@ -84,6 +88,9 @@ class Invariant(Enum):
     NOTHING_IS_RAISED = "M", "nobody raises what nobody expects"
     BOOKIES_START_AND_STAY = "M", "a bookie starts with what crashes left, and ends for no reason"
     NOBODY_IS_WRONG = "M", "who uses the cluster rightly is not told that he is wrong"
+    ERRORS_SAY_WHAT_IS_WRONG = "M", "what went wrong is told, by the error that says so"
+    LIMITS_ARE_KEPT = "M", "what has a limit stays within it, whoever does not play along"
+    NO_BOOKIE_IS_SHUNNED = "M", "a bookie is left alone for a reason only, and not by all alike"
     STRANGERS_HINDER_NOBODY = "M", "who knows no key keeps nobody from writing"
     WHO_IS_BACK_IS_NOT_LOST = "M", "nobody loses his place who is back before he counts as lost"
     BOOKIES_HOLD_THEIR_SHARE = "M", "what workers copy is what the metadata name a bookie for"

@@ -40,6 +40,8 @@ class LedgerHistory:
     #: By entry id: its writer sends them in order.
     sent: list[bytes] = field(default_factory=list)
     acknowledged: set[EntryId] = field(default_factory=set)
+    #: Its writer was told that an append failed.
+    has_failed: bool = False
     #: What its writer has had confirmed; nobody knows that of others' ledgers.
     writer_confirmed: Callable[[], EntryId] | None = None
     #: The highest entry that anybody was shown.
@@ -215,6 +217,9 @@ class History:
         """Its writer was told that it is closed."""
         self.operations += 1
         metadata = self.ledgers[ledger_id].metadata
+        if self.ledgers[ledger_id].has_failed:
+            text = f"{who} closed as if nothing was wrong, and had been told that an append failed"
+            self.violation(Invariant.ERRORS_SAY_WHAT_IS_WRONG, text, ledger_id)
         if metadata is not None and metadata.last_entry_id != confirmed:
             text = f"{who} closed at {confirmed}, and the ledger ends at {metadata.last_entry_id}"
             self.violation(Invariant.ONE_END, text, ledger_id)
@@ -285,7 +290,8 @@ class History:
         if ledger is None:
             ledger = self.ledgers[ledger_id] = LedgerHistory(ledger_id, after.ack_quorum_size)
         before, ledger.metadata = ledger.metadata, after
-        ledger.is_of_stream = after.password != PASSWORD
+        # Writers so old that they did not say are ours, too.
+        ledger.is_of_stream = after.password not in (PASSWORD, None)
         fragments = " ".join(f"{f.first_entry_id}:{','.join(f.ensemble)}" for f in after.fragments)
         self.tell(ledger_id, "metadata", f"{after.state.name} {after.last_entry_id} {fragments}")
         wrong = wrong_shape(after)

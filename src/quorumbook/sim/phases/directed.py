@@ -7,8 +7,8 @@ overtaken    a writer stands still, often before its first entry or between two;
              recovers its ledger, or two do at once and one of them dies; a reader asks what is
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
-absences, fences, garbage, healing, keys, losses, shares, singles, splits, stores, unanswered,
-waits        see their modules
+absences, answers, fences, garbage, healing, keys, losses, shares, singles, splits, stores,
+unanswered, waits   see their modules
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -29,6 +29,7 @@ from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD
 from quorumbook.sim.kernel import MICROSECOND, MILLISECOND, SECOND
 from quorumbook.sim.phases import (
+    answers,
     fences,
     healing,
     keys,
@@ -83,7 +84,8 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "garbage": losses.GARBAGE,
     "unanswered": losses.UNANSWERED,
     "singles": script.PLAN,
-    "waits": script.PLAN,
+    "waits": waits.PLAN,
+    "answers": answers.PLAN,
     "members": sharers.MEMBERS,
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
@@ -257,6 +259,7 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "unanswered": losses.Garbage,
     "singles": singles.Singles,
     "waits": waits.Waits,
+    "answers": answers.Answers,
     "members": sharers.Sharers,
     "batches": sharers.Sharers,
     "rivals": sharers.Sharers,

@@ -101,7 +101,7 @@ class Garbage(Script):
             self._part(machine.name, server.name)
         late.is_late = True
         try:
-            await self._written((3, 3, 2), self._next_id())
+            await self._written((3, 3, 2), ledger_id=self._next_id())
             await asyncio.sleep(_SUSPECTED_S)
             self._end(late.machine.kill)
             await asyncio.sleep(_AWAY_S)
@@ -112,7 +112,7 @@ class Garbage(Script):
             late.go_on()
 
     async def _silent(self) -> None:
-        await self._written((3, 3, 2), self._next_id())
+        await self._written((3, 3, 2), ledger_id=self._next_id())
         tree = self._life.cluster.tree
         tree.drops = 1.0
         await asyncio.sleep(_SILENT_S)
@@ -137,7 +137,7 @@ class Garbage(Script):
         await self._until(lambda: not machine.has_lost_cookie and machine.serves, 10.0)
 
     async def _one_of_a_ledger(self) -> BookieMachine:
-        await self._written((3, 3, 2), self._next_id())
+        await self._written((3, 3, 2), ledger_id=self._next_id())
         return self._tape.pick(self._bookies)
 
     def _part(self, one: str, other: str) -> None:

@@ -12,17 +12,19 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.cluster import BookieMachine, SimClient
+from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import PASSWORD, LedgerHistory
 from quorumbook.sim.kernel import MILLISECOND
 from quorumbook.sim.phases.phase import ALONE, SearchPhase
 from quorumbook.sim.process import SYNC_NS, Machine, Process
 
+T = TypeVar("T")
 #: What it wants of the plan.
 PLAN: dict[str, Any] = {
     **ALONE,
@@ -42,6 +44,10 @@ PLAN: dict[str, Any] = {
 }
 SLOW_SYNC_NS = 80 * MILLISECOND
 _LOOK_EVERY_S = 0.002
+#: Half of the shortest time-out that may be waited for.
+LIMIT_S = 2.5
+#: All time-outs of a call are over by then.
+_ANSWER_S = 30.0
 #: What takes a few messages is over by then.
 MOMENT_S = 0.03
 #: So many entries does a recovery read at a time (``plan``).
@@ -119,17 +125,14 @@ class Script(SearchPhase):
     # Steps
 
     async def _written(
-        self,
-        quorums: tuple[int, int, int],
-        ledger_id: LedgerId | None = None,
-        count: int | None = None,
+        self, quorums: tuple[int, int, int], count: int | None = None, **options: Any
     ) -> tuple[OneLedger, list[BookieMachine], list[BookieMachine]]:
         """Return a ledger that is being written, its bookies in any order, and the other ones.
 
         Args:
-            quorums: Its quorums.
-            ledger_id: Its id; the next one if not given.
+            quorums: Its sizes.
             count: How many entries it has; some if not given.
+            options: What else its writer wants.
         """
         life, tape = self._life, self._tape
         made: list[OneLedger] = []
@@ -143,13 +146,14 @@ class Script(SearchPhase):
                         ack_quorum_size=quorums[2],
                         digest_type=life.plan.digest_type,
                         password=PASSWORD,
-                        ledger_id=ledger_id,
+                        **options,
                     )
                     history, who = life.history, process.name
                     ledger = history.created(
                         writer.id, who, quorums[2], lambda: writer.last_add_confirmed
                     )
-                    appends = actors.Appends(life, process, writer, ledger, False, False)
+                    has_chosen_ids = "explicit_entry_ids" in options
+                    appends = actors.Appends(life, process, writer, ledger, False, has_chosen_ids)
                     made.append(OneLedger(writer.id, process.machine, appends, ledger))
                 await asyncio.get_running_loop().create_future()
 
@@ -199,6 +203,45 @@ class Script(SearchPhase):
                 raise NotReachedError
             await asyncio.sleep(look_every_s)
 
+    async def _must(self, is_so: Callable[[], bool], what: str, ledger: OneLedger) -> None:
+        """Wait for what has to happen within a part of a time-out."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await self._until(is_so, LIMIT_S)
+        except NotReachedError:
+            if asyncio.get_running_loop().time() - began_s >= LIMIT_S:
+                self._life.history.violation(Invariant.EVERY_CALL_ENDS, what, ledger.ledger_id)
+            raise
+
+    def _ask(self, machine: Machine, ask: Callable[[], Awaitable[T]]) -> list[T | QuorumbookError]:
+        """Have a process ask for something; what it is told will be in the list."""
+        told: list[T | QuorumbookError] = []
+
+        async def run() -> None:
+            try:
+                told.append(await ask())
+            except QuorumbookError as error:
+                told.append(error)
+            except Exception as error:  # nobody awaits it, so nobody else would hear of it
+                wrong = {"message": "what it is asked to do ends", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(wrong)
+
+        process = machine.process
+        if process is None:
+            raise NotReachedError
+        process.loop.deliver(lambda: process.loop.create_task(run()))
+        return told
+
+    async def _asked(
+        self, machine: Machine, ask: Callable[[], Awaitable[T]]
+    ) -> T | QuorumbookError:
+        """Have a process ask for something, and return what it is told."""
+        told = self._ask(machine, ask)
+        await self._until(lambda: bool(told) or machine.process is None, _ANSWER_S)
+        if not told:
+            raise NotReachedError
+        return told[0]
+
     def _end(self, end: Callable[[], None]) -> None:
         """End a process, in no turn of another one."""
         self._kernel.after(0, end)
@@ -208,6 +251,21 @@ class Script(SearchPhase):
         machine = self._life.cluster.add_client(f"{kind}{self._clients}")
         machine.start(main)
         return machine
+
+    async def _user(self, **options: Any) -> tuple[Machine, SimClient]:
+        """Return a client that was started, and its machine."""
+        clients: list[SimClient] = []
+
+        async def use(process: Process) -> None:
+            client = self._life.cluster.client(process, **options)
+            with contextlib.suppress(QuorumbookError):
+                await client.start()
+                clients.append(client)
+            await asyncio.get_running_loop().create_future()
+
+        machine = self._client("h", use)
+        await self._until(lambda: bool(clients), 2.0)
+        return machine, clients[0]
 
     def _visit(
         self, ledger: OneLedger, read: Any, *, cut_off: Sequence[BookieMachine] = ()
