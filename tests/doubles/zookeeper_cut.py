@@ -15,7 +15,7 @@ from quorumbook.metadata.zookeeper.jute import Op
 from quorumbook.metadata.zookeeper.store import ZooKeeperStore
 from quorumbook.zookeeper_server import ZooKeeperServer
 
-_WRITES = {Op.CREATE, Op.SET, Op.DELETE, Op.MULTI}
+_WRITES = {Op.CREATE, Op.CREATE2, Op.SET, Op.DELETE, Op.MULTI}
 #: What becomes of a write, and whether the session ends meanwhile.
 FATES = [
     (Mishap.NOT_SENT, False), (Mishap.NOT_ANSWERED, False),

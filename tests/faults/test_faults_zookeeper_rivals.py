@@ -17,9 +17,11 @@ from quorumbook.errors import (
     MetadataError,
     MetadataFateUnknownError,
     MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchNodeError,
     SessionExpiredError,
 )
-from quorumbook.metadata.store import Check, Create, Delete, Set
+from quorumbook.metadata.store import Check, Create, Delete, Node, Set
 
 pytestmark = pytest.mark.faults
 
@@ -30,6 +32,41 @@ SAME, OTHER = b"same", b"other"
 async def pair(zookeeper):
     async with cut_store(zookeeper) as pair:
         yield pair
+
+
+async def _busy(store):
+    """Have the server of a store waited for: what is written meanwhile is joined to one step."""
+    waiting = asyncio.ensure_future(store.get("/"))
+    await asyncio.sleep(0)
+    return waiting
+
+
+async def _first_of(writes):
+    told = await asyncio.gather(*writes, return_exceptions=True)
+    if isinstance(told[0], BaseException):
+        raise told[0]
+    return told[0]
+
+
+async def _create_beside_others(store, data):
+    waiting = await _busy(store)
+    try:
+        return await _first_of(store.create_node(path, data) for path in ("/new", "/x", "/y"))
+    finally:
+        waiting.cancel()
+
+
+async def _set_beside_another(store, data):
+    nodes = [await store.get(path) for path in ("/a", "/b")]
+    claim = _first_of(
+        store.set(path, data, 0, creation_id=node.creation_id)
+        for path, node in zip(("/a", "/b"), nodes, strict=True)
+    )
+    waiting = await _busy(store)
+    try:
+        return await claim
+    finally:
+        waiting.cancel()
 
 
 #: What each of several clients does to be the one that did it.
@@ -46,6 +83,8 @@ CLAIMS = {
     "multi with an ephemeral node": lambda store, data: store.multi(
         [Check("/a", 0), Create("/new", data, ephemeral=True)]
     ),
+    "creation beside others": _create_beside_others,
+    "set beside another": _set_beside_another,
     "multi of creations": lambda store, data: store.multi(
         [Create("/new", data), Create("/other", data)]
     ),
@@ -90,7 +129,7 @@ async def assert_one_winner(cut, mine, theirs, claim, rival, mishap, is_over):
     elif rival == "nobody" and not is_over:
         assert winners == [SAME], story
     if winners:
-        path = "/a" if claim in ("set", "multi of sets") else "/new"
+        path = "/a" if claim in ("set", "multi of sets", "set beside another") else "/new"
         for store in (mine, theirs):
             assert (await store.get(path)).data == winners[0], story
     if isinstance(told, SessionExpiredError):
@@ -155,3 +194,48 @@ async def test_a_replacement_of_a_node_between_look_and_write_is_a_conflict(pair
     node = await mine.get("/a")
     with pytest.raises(MetadataVersionConflict, match="made again"):
         await mine.multi([Set("/a", SAME, 0, node.creation_id)])
+
+
+async def test_writes_beside_each_other_are_one_step_and_stand_for_themselves(pair, monkeypatch):
+    _, mine, theirs = pair
+    steps = []
+    write_step = mine._write_step  # how many requests there are is not to be seen otherwise
+
+    async def noted(writes):
+        steps.append([each.operation.path for each in writes])
+        await write_step(writes)
+
+    # It was handed on when the store was opened.
+    monkeypatch.setattr(mine._joined, "_send", noted)
+    made = await theirs.create_node("/a", b"old")
+    await theirs.create_node("/there", b"")
+    waiting = await _busy(mine)
+    told = await asyncio.gather(
+        *(mine.create_node(path, path.encode()) for path in ("/x", "/there", "/y", "/y", "/up/z")),
+        mine.create_node("/large", bytes(9000)),
+        return_exceptions=True,
+    )
+    await waiting
+    # Of those who create the same node one goes alone, and the large one does; the step is refused
+    # because of a node that is there.
+    assert steps == [["/x", "/there", "/y", "/up/z"]]
+    x, there, *twins, orphan, large = told
+    assert isinstance(there, NodeExistsError)
+    assert isinstance(orphan, NoSuchNodeError)
+    (y,) = (each for each in twins if isinstance(each, Node))
+    assert sum(isinstance(each, NodeExistsError) for each in twins) == 1
+    for node, path in ((x, "/x"), (y, "/y"), (large, "/large")):
+        assert node == await theirs.get(path)
+
+    waiting = await _busy(mine)
+    told = await asyncio.gather(
+        mine.set("/a", b"new", 0, creation_id=made.creation_id),
+        mine.set("/x", b"new", 3, creation_id=x.creation_id),
+        mine.set("/y", b"new", 0, creation_id=made.creation_id),
+        mine.set("/there", b"new", 0, creation_id=(await theirs.get("/there")).creation_id),
+        return_exceptions=True,
+    )
+    await waiting
+    assert told[0] == told[3] == 1
+    assert [type(each) for each in told[1:3]] == [MetadataVersionConflict] * 2
+    assert steps[1:] == [["/a", "/x", "/there"]]

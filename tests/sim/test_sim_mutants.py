@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sim.mutants.by_tests import failing_tests
+from sim.mutants.page import held_elsewhere, scenarios
 from sim.mutants.planting import Mutant, all_mutants, planted
 from sim.mutants.run import search
 
@@ -68,3 +69,10 @@ def test_a_test_finds_each_planted_bug_that_no_seed_does():
 
 def test_every_planted_bug_is_found_by_something():
     assert [m.what for m in MUTANTS if not (m.phase or m.test)] == []
+
+
+def test_each_scenario_of_the_track_record_has_a_bug_that_brings_it_back_or_is_held_elsewhere():
+    planted_again = {number for each in MUTANTS for number in each.scenarios}
+    elsewhere = held_elsewhere().keys()
+    assert planted_again | elsewhere == scenarios().keys()
+    assert planted_again & elsewhere == set()

@@ -107,6 +107,11 @@ class ZooKeeperConnection(asyncio.Protocol):
         self._write(jute.request(self._xid, operation, record))
         return future
 
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether a request has no answer yet."""
+        return bool(self._pending)
+
     async def special(self, xid: int, operation: Op, record: bytes) -> Answer:
         """Send a request with a reserved number and return its answer."""
         if self.lost.done():

@@ -235,6 +235,16 @@ def multi_record(operations: Sequence[Operation], chroot: str, acl: bytes) -> by
     return b"".join(parts) + _MULTI_END
 
 
+def joined_record(operations: Sequence[Create | Set], chroot: str, acl: bytes) -> bytes:
+    """Return the record of a step of creations and sets whose answer has each node's stat."""
+    parts = []
+    for operation in operations:
+        number, record = operation_record(operation, chroot, acl)
+        number = Op.CREATE2 if number == Op.CREATE else number
+        parts.append(_MULTI_HEADER.pack(number, False, -1) + record)
+    return b"".join(parts) + _MULTI_END
+
+
 def auth_record(scheme: str, credential: bytes) -> bytes:
     """Return the record of an authentication."""
     return _INT.pack(0) + string(scheme) + buffer(credential)
@@ -311,6 +321,9 @@ class JuteReader:
                 return results, failed_at, failure
             if operation == Op.CREATE:
                 results.append(self.string())
+            elif operation == Op.CREATE2:
+                self.string()
+                results.append(self.node())
             elif operation == Op.SET:
                 results.append(self.node())
             elif operation == -1:

@@ -153,6 +153,12 @@ class ZooKeeperSession:
         connection = self._connection
         return None if connection is None or connection.lost.done() else connection
 
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a server is being waited for."""
+        connection = self._living()
+        return connection is not None and connection.is_waiting
+
     def complaint(self) -> str:
         """Say in a few words why there is no connection."""
         names = ",".join(f"{host}:{port}" for host, port in self._servers)

@@ -16,20 +16,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quorumbook.env import Env
 from quorumbook.env.tls import TlsContexts, TlsOptions
 from quorumbook.errors import (
-    LocalProtocolError,
-    MetadataError,
     MetadataFateUnknownError,
-    MetadataUnauthorizedError,
     MetadataUnavailableError,
     MetadataVersionConflict,
     NodeExistsError,
-    NodeNotEmptyError,
     NoSuchNodeError,
+    QuorumbookError,
     SessionExpiredError,
 )
 from quorumbook.metadata.store import (
@@ -41,29 +38,30 @@ from quorumbook.metadata.store import (
     Operation,
     Set,
     Watch,
-    check_data,
     check_path,
 )
 from quorumbook.metadata.tree import DriverStore, run_callbacks
 from quorumbook.metadata.zookeeper import jute, lost_writes
 from quorumbook.metadata.zookeeper.connection import Answer, AnswerLost, ZooKeeperConnection
+from quorumbook.metadata.zookeeper.joined_writes import (
+    JOINED_DATA_MAX_BYTES,
+    JoinedWrite,
+    JoinedWrites,
+)
 from quorumbook.metadata.zookeeper.jute import AnswerHeader, Code, Op
 from quorumbook.metadata.zookeeper.lost_writes import Fate, Sight
+from quorumbook.metadata.zookeeper.requests import check_writes, error_of, write_request
 from quorumbook.metadata.zookeeper.session import Credential, ZooKeeperSession
 from quorumbook.metadata.zookeeper.watches import ServerWatchKind
 
 #: A multi must fit into one request; this many creations of ledgers do.
 MULTI_LIMIT = 1000
-#: The servers refuse larger requests.
-_MULTI_SIZE_BYTES = 1_000_000
 #: Somebody else may make and delete the node as often; nobody is that unlucky.
 _REPLACE_ATTEMPTS = 32
 #: The server has not done what was asked, and this connection is of no use any more.
 _USELESS = frozenset(
     (Code.CONNECTION_LOSS, Code.OPERATION_TIMEOUT, Code.SESSION_EXPIRED, Code.SESSION_MOVED)
 )
-#: The server will not do it now.
-_NOT_NOW = frozenset((Code.NOT_READ_ONLY, Code.THROTTLED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,7 @@ class ZooKeeperStore(DriverStore):
         self._patience_s = session_timeout_s
         #: Ephemeral nodes whose creation was found out about after its answer was lost.
         self._found: set[tuple[str, int]] = set()
+        self._joined = JoinedWrites(self._write_step)
         self._session = ZooKeeperSession(
             env,
             options.servers,
@@ -143,18 +142,14 @@ class ZooKeeperStore(DriverStore):
 
     async def create_node(self, path: str, data: bytes) -> Node | None:
         """Create a persistent node and return it, as the answer has it."""
-        result = await self._write([Create(path, bytes(data))], Op.CREATE2)
-        if isinstance(result, list):
-            return None
-        answer = jute.JuteReader(result)
-        answer.string()
-        return answer.node(bytes(data))
+        made = await self._write_beside_others(Create(path, bytes(data)), Op.CREATE2)
+        return replace(made, data=bytes(data)) if isinstance(made, Node) else None
 
     async def get(self, path: str, watch: Watch | None = None) -> Node:
         """Return a node."""
         header, body = await self._read(Op.GET, path, watch)
         if header.error:
-            raise _error(header.error, path)
+            raise error_of(header.error, path)
         answer = jute.JuteReader(body)
         return answer.node(answer.buffer())
 
@@ -172,27 +167,29 @@ class ZooKeeperStore(DriverStore):
             if header.error == Code.NO_NODE:
                 return None
             if header.error:
-                raise _error(header.error, path)
+                raise error_of(header.error, path)
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
         """Return the names of the children, sorted."""
         header, body = await self._read(Op.CHILDREN, path, watch)
         if header.error:
-            raise _error(header.error, path)
+            raise error_of(header.error, path)
         return sorted(jute.JuteReader(body).strings())
 
     async def _write_one(self, operation: Operation) -> str | int | None:
+        if isinstance(operation, Set) and operation.creation_id is not None:
+            node = await self._write_beside_others(operation, Op.SET)
+            if not isinstance(node, Node):
+                return node[0]
+            _check_same(operation.path, node, operation.creation_id)
+            return node.version
         result = await self._write([operation])
         if isinstance(result, list):
             return result[0]
         answer = jute.JuteReader(result)
         if isinstance(operation, Create):
             return answer.string()[len(self._chroot) :]
-        if isinstance(operation, Set):
-            node = answer.node()
-            _check_same(operation.path, node, operation.creation_id)
-            return node.version
-        return None
+        return answer.node().version if isinstance(operation, Set) else None
 
     async def replace(self, path: str, data: bytes, ephemeral: bool) -> None:
         """Delete the node, if there is one, and create it anew."""
@@ -215,7 +212,7 @@ class ZooKeeperStore(DriverStore):
             return result
         results, failed_at, failure = jute.JuteReader(result).multi()
         if failure:
-            raise _error(failure, operations[failed_at].path)
+            raise error_of(failure, operations[failed_at].path)
         found: list[str | int | None] = []
         for operation, each in zip(operations, results, strict=True):
             if isinstance(each, Node):
@@ -260,22 +257,99 @@ class ZooKeeperStore(DriverStore):
                 return answer
             _give_up(connection, answer.header)
 
+    async def _write_beside_others(
+        self, operation: Create | Set, kind: Op
+    ) -> Node | list[str | int | None]:
+        """Carry out an operation of a node below which nobody writes this way.
+
+        Where the server is being waited for, it goes in one step with others of this turn.
+
+        Returns:
+            The node, without the data it was created with; or a result that was found out.
+        """
+        session_id, lost = self.session_id, None
+        is_small = len(operation.data) <= JOINED_DATA_MAX_BYTES
+        if is_small and self._session.is_busy and not self._is_closed:
+            check_writes([operation])
+            await self._check_named([operation])
+            told = await self._joined.add(operation, session_id)
+            if isinstance(told, Node):
+                return told
+            lost = told
+        body = await self._write([operation], kind, session_id=session_id, lost=lost)
+        if isinstance(body, list):
+            return body
+        answer = jute.JuteReader(body)
+        if isinstance(operation, Create):
+            answer.string()
+        return answer.node()
+
+    async def _write_step(self, writes: Sequence[JoinedWrite]) -> None:
+        """Carry out several operations as one step, and tell each what became of it."""
+        operations, lost = [each.operation for each in writes], None
+        try:
+            body = await self._answer_to_step(operations, {each.session_id for each in writes})
+            if body is not None:
+                results, failed_at, failure = jute.JuteReader(body).multi()
+                if failure:
+                    writes[failed_at].refuse(error_of(failure, operations[failed_at].path))
+                else:
+                    for write, node in zip(writes, results, strict=True):
+                        assert isinstance(node, Node)
+                        write.tell(node)
+        except AnswerLost as error:
+            lost = error
+        except QuorumbookError as error:
+            for write in writes:
+                write.refuse(error)
+        finally:
+            for write in writes:
+                write.go_on_alone(lost)
+
+    async def _answer_to_step(
+        self, operations: Sequence[Create | Set], session_ids: set[int]
+    ) -> bytes | None:
+        """Ask for a step; None: it was not carried out, and nothing is known of one of them."""
+        session = self._session
+        connection = await session.connection(self._deadline())
+        if session.is_over or session_ids != {session.session_id}:
+            return None
+        record = jute.joined_record(operations, self._chroot, self._acl)
+        header, body = await connection.request(Op.MULTI, record)
+        if header.error in _USELESS:
+            _give_up(connection, header)
+        return None if header.error else body
+
     async def _write(
-        self, operations: list[Operation], kind: Op | None = None
+        self,
+        operations: list[Operation],
+        kind: Op | None = None,
+        *,
+        session_id: int | None = None,
+        lost: AnswerLost | None = None,
     ) -> bytes | list[str | int | None]:
         """Return the body of the answer, or results that were found out without one.
 
         Args:
             operations: What to carry out.
             kind: How it is asked for, if not as the one operation's own request.
+            session_id: The session that it belongs to, if not to the present one.
+            lost: How the answer was lost, if it has been asked for before.
         """
         self._check_open()
-        number, record = self._request(operations, is_multi=kind is Op.MULTI)
+        number, record = write_request(
+            operations, self._chroot, self._acl, is_multi=kind is Op.MULTI
+        )
         number = number if kind is None else kind
         session = self._session
-        session_id = session.session_id
+        session_id = session.session_id if session_id is None else session_id
         deadline = self._deadline()
         while True:
+            if lost is not None:
+                results = await self._settle(operations, session_id, lost, deadline)
+                if results is not None:
+                    return results
+                lost = None
             if session.is_over or session.session_id != session_id:
                 raise SessionExpiredError(f"metadata session 0x{session_id:x} is over")
             await self._check_named(operations)
@@ -284,15 +358,13 @@ class ZooKeeperStore(DriverStore):
                 continue
             try:
                 header, body = await connection.request(number, record)
-            except AnswerLost as lost:
-                results = await self._settle(operations, session_id, lost, deadline)
-                if results is None:
-                    continue
-                return results
+            except AnswerLost as error:
+                lost = error
+                continue
             if not header.error:
                 return body
             if header.error not in _USELESS:
-                raise _error(header.error, operations[0].path if operations else "/")
+                raise error_of(header.error, operations[0].path if operations else "/")
             _give_up(connection, header)
 
     async def _check_named(self, operations: Sequence[Operation]) -> None:
@@ -308,28 +380,6 @@ class ZooKeeperStore(DriverStore):
             nodes = [await self.get(path) for path in named]
         for (path, creation_id), node in zip(named.items(), nodes, strict=True):
             _check_same(path, node, creation_id)
-
-    def _request(self, operations: list[Operation], *, is_multi: bool) -> tuple[Op, bytes]:
-        for each in {id(each): each for each in operations}.values():
-            is_sequential = isinstance(each, Create) and each.sequential
-            # A sequential name may be digits only: "/queue/" makes "/queue/0000000000".
-            check_path(f"{each.path}0" if is_sequential else each.path)
-            if each.path == "/":
-                if isinstance(each, Create):
-                    raise NodeExistsError("metadata node / exists already")
-                if isinstance(each, Delete):
-                    raise LocalProtocolError("metadata node / cannot be deleted")
-            if isinstance(each, Create | Set):
-                check_data(each.path, each.data)
-        if is_multi:
-            record = jute.multi_record(operations, self._chroot, self._acl)
-            if len(record) > _MULTI_SIZE_BYTES:
-                raise LocalProtocolError(
-                    f"a multi of {len(record)} bytes is more than the {_MULTI_SIZE_BYTES} "
-                    "that ZooKeeper takes"
-                )
-            return Op.MULTI, record
-        return jute.operation_record(operations[0], self._chroot, self._acl)
 
     async def _settle(
         self, operations: list[Operation], session_id: int, lost: AnswerLost, deadline: float
@@ -360,7 +410,7 @@ class ZooKeeperStore(DriverStore):
         if answer.header.error == Code.NO_NODE:
             return None
         if answer.header.error:
-            raise _error(answer.header.error, path)
+            raise error_of(answer.header.error, path)
         record = jute.JuteReader(answer.body)
         data = record.buffer()
         modified_zxid, children_zxid = record.changes()
@@ -418,29 +468,3 @@ def _check_same(path: str, node: Node, creation_id: int | None) -> None:
 
 def _give_up(connection: ZooKeeperConnection, header: AnswerHeader) -> None:
     connection.end(f"the server is of no use any more (error {header.error})")
-
-
-def _error(code: int, path: str) -> Exception:
-    """Return the error for a server's code."""
-    match code:
-        case Code.NO_NODE:
-            return NoSuchNodeError(f"metadata node {path}, or its parent, does not exist")
-        case Code.NODE_EXISTS:
-            return NodeExistsError(f"metadata node {path} exists already")
-        case Code.BAD_VERSION:
-            return MetadataVersionConflict(f"metadata node {path} has another version")
-        case Code.NOT_EMPTY:
-            return NodeNotEmptyError(f"metadata node {path} has children")
-        case Code.NO_CHILDREN_FOR_EPHEMERALS:
-            return LocalProtocolError(f"the parent of metadata node {path} is ephemeral")
-        case Code.NO_AUTH | Code.INVALID_ACL | Code.AUTH_FAILED:
-            return MetadataUnauthorizedError(
-                f"metadata node {path}: ZooKeeper does not let us; "
-                "say who we are at the end of the URI: ?auth_file=FILE, ?sasl_file=FILE or "
-                "?kerberos=true"
-            )
-        case Code.BAD_ARGUMENTS | Code.UNIMPLEMENTED:
-            return LocalProtocolError(f"metadata node {path}: ZooKeeper cannot do this ({code})")
-    if code in _NOT_NOW:
-        return MetadataUnavailableError(f"metadata node {path}: ZooKeeper takes no writes now")
-    return MetadataError(f"metadata node {path}: ZooKeeper fails with error {code}")

@@ -396,9 +396,11 @@ class _Connection(asyncio.Protocol):
         server, xid = self._server, request.xid
         is_multi = request.operation == Op.MULTI
         if is_multi:
-            operations = tuple(request.record.operations())
+            numbered = request.record.operations()
         else:
-            operations = (request.record.operation(request.operation),)
+            numbered = [(request.operation, request.record.operation(request.operation))]
+        kinds = [kind for kind, _ in numbered]
+        operations = tuple(operation for _, operation in numbered)
 
         def at_leader() -> None:
             ensemble = self._zookeeper.ensemble
@@ -406,12 +408,11 @@ class _Connection(asyncio.Protocol):
             zxid = ensemble.zxid
             self._zookeeper.committed()
             if not isinstance(done, ServerFailure):
-                if is_multi:
-                    record = wire.multi_results(list(operations), done)
-                else:
-                    record = wire.result(operations[0], done[0])
-                    if request.operation == Op.CREATE2:
-                        record += wire.stat(ensemble.made(done[0]))
+                records = [
+                    wire.result(kind, outcome, ensemble.made)
+                    for kind, outcome in zip(kinds, done, strict=True)
+                ]
+                record = wire.multi_results(kinds, records) if is_multi else records[0]
                 answer = wire.answer(xid, zxid, Code.OK, record)
             elif is_multi and done.code not in (Code.SESSION_EXPIRED, Code.SESSION_MOVED):
                 record = wire.multi_failure(len(operations), done.failed_at, done.code)

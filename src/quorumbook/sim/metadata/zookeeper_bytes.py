@@ -7,7 +7,7 @@ client sends is read; access control lists are skipped.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from quorumbook.metadata.store import Check, Create, Delete, Operation, Set
@@ -92,15 +92,15 @@ class RequestReader(JuteReader):
                 return Check(path, self.integer(), creation_id=None)
         raise AssertionError(f"operation {kind} is not modelled")
 
-    def operations(self) -> list[Operation]:
-        """Read a multi."""
-        found: list[Operation] = []
+    def operations(self) -> list[tuple[int, Operation]]:
+        """Read a multi: operations with the numbers they were asked for by."""
+        found: list[tuple[int, Operation]] = []
         while True:
             kind, is_end, _ = _MULTI_HEADER.unpack_from(self._body, self._offset)
             self._offset += _MULTI_HEADER.size
             if is_end:
                 return found
-            found.append(self.operation(kind))
+            found.append((kind, self.operation(kind)))
 
 
 def frames(received: bytearray) -> Iterable[bytes]:
@@ -168,23 +168,25 @@ def strings(texts: list[str]) -> bytes:
     return _INT.pack(len(texts)) + b"".join(map(string, texts))
 
 
-def result(operation: Operation, outcome: str | Stat | None) -> bytes:
-    """Return the record of one write that was carried out."""
-    if isinstance(operation, Create):
-        assert isinstance(outcome, str)
-        return string(outcome)
-    return stat(outcome) if isinstance(outcome, Stat) else b""
+def result(kind: int, outcome: str | Stat | None, made: Callable[[str], Stat]) -> bytes:
+    """Return the record of one write that was carried out.
+
+    Args:
+        kind: The number that it was asked for by.
+        outcome: The path of what was created, or the stat of what was set.
+        made: Returns the stat of a node that was created.
+    """
+    if isinstance(outcome, str):
+        return string(outcome) + (stat(made(outcome)) if kind == Op.CREATE2 else b"")
+    return b"" if outcome is None else stat(outcome)
 
 
-_KINDS = {Create: Op.CREATE, Set: Op.SET, Delete: Op.DELETE, Check: Op.CHECK}
-
-
-def multi_results(operations: list[Operation], outcomes: list[str | Stat | None]) -> bytes:
-    """Return the record of a multi that was carried out."""
-    parts = []
-    for operation, outcome in zip(operations, outcomes, strict=True):
-        parts.append(_MULTI_HEADER.pack(_KINDS[type(operation)], False, 0))
-        parts.append(result(operation, outcome))
+def multi_results(kinds: Sequence[int], records: Iterable[bytes]) -> bytes:
+    """Return the record of a multi that was carried out, from those of its operations."""
+    parts = [
+        _MULTI_HEADER.pack(kind, False, 0) + record
+        for kind, record in zip(kinds, records, strict=True)
+    ]
     return b"".join(parts) + _MULTI_END
 
 

@@ -219,9 +219,9 @@ class Ensemble:
         self.carried_out[session_id, operations] += 1
         return outcomes
 
-    def made(self, outcome: str | Stat | None) -> Stat:
+    def made(self, path: str) -> Stat:
         """Return the stat of a node that was created just now."""
-        stat = self._replica.stat(outcome) if isinstance(outcome, str) else None
+        stat = self._replica.stat(path)
         assert stat is not None
         return stat
 

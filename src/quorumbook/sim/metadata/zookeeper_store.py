@@ -27,6 +27,7 @@ from quorumbook.metadata.store import (
     Operation,
     Set,
 )
+from quorumbook.metadata.zookeeper.joined_writes import JoinedWrite
 from quorumbook.metadata.zookeeper.store import ZooKeeperOptions, ZooKeeperStore
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.histories.ledgers import History
@@ -70,6 +71,8 @@ class JudgedStore(ZooKeeperStore):
         #: How often a step was asked for, without being told that it was not carried out.
         self._maybe: Counter[_Step] = Counter()
         self._told: Counter[_Step] = Counter()
+        #: In which steps of several each operation went that was asked for alone.
+        self._joint: dict[_Step, set[_Step]] = {}
 
     async def create_node(self, path: str, data: bytes) -> Node | None:
         """Create a persistent node and return it."""
@@ -83,6 +86,16 @@ class JudgedStore(ZooKeeperStore):
         """Carry out all operations or none."""
         return await self._judged(self._step(operations), super().multi(operations))
 
+    async def _write_step(self, writes: Sequence[JoinedWrite]) -> None:
+        step = self._step([each.operation for each in writes])
+        for each in writes:
+            self._joint.setdefault(self._step([each.operation]), set()).add(step)
+        await super()._write_step(writes)
+
+    def _carried_out(self, step: _Step) -> int:
+        log = self._ensemble.carried_out
+        return log[step] + sum(log[each] for each in self._joint.get(step, ()))
+
     def _step(self, operations: Sequence[Operation]) -> _Step:
         """Return a step as it looks on the wire."""
         return self.session_id, tuple(map(_on_wire, operations))
@@ -93,7 +106,7 @@ class JudgedStore(ZooKeeperStore):
             result = await done
         except _REFUSALS as error:
             self._maybe[step] -= 1
-            if self._ensemble.carried_out[step] > self._maybe[step]:
+            if self._carried_out(step) > self._maybe[step]:
                 text = f"{self._who} was told that {step[1]} failed ({error}), and it did not"
                 self._history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)
             raise
@@ -104,7 +117,7 @@ class JudgedStore(ZooKeeperStore):
             isinstance(each, Delete) or (isinstance(each, Set) and each.version == ANY_VERSION)
             for each in step[1]
         )
-        if is_own and self._ensemble.carried_out[step] < self._told[step]:
+        if is_own and self._carried_out(step) < self._told[step]:
             text = f"{self._who} was told that {step[1]} was carried out, and it was not"
             self._history.violation(Invariant.DRIVERS_TELL_WHAT_HAPPENED, text)
         return result
