@@ -16,6 +16,7 @@ from quorumbook.autorecovery.process import AutoRecovery
 from quorumbook.client.context import client_store
 from quorumbook.client.reading.reader import LedgerReader
 from quorumbook.client.writing.writer import LedgerWriter, check_accounts
+from quorumbook.env.tasks import finish_all
 from quorumbook.errors import (
     ConfigError,
     InternalError,
@@ -103,11 +104,12 @@ async def read_at_last(
 
 
 async def write(life: ActorsLife, process: Process) -> None:
-    """Write ledgers, one after the other."""
+    """Write ledgers one after the other, now and then some at the same time."""
     async with started(life, process) as client:
         while life.is_rough and len(life.history.own_ids) < life.plan.ledgers_max:
+            at_once = life.tape.pick((1, 1, 1, 1, 4))
             with tried(life, process, (ConfigError, LocalProtocolError)):
-                await _write_one(life, process, client)
+                await finish_all(*(_write_one(life, process, client) for _ in range(at_once)))
             await asyncio.sleep(life.tape.between(0, 0.5 * life.plan.pace))
 
 

@@ -9,7 +9,7 @@ overtaken    a writer stands still, often before its first entry or between two;
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
 absences, answers, fences, garbage, healing, keys, losses, shares, singles, splits, stores,
 unanswered, waits   see their modules
-etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
+etcd, zookeeper   ``splits``, and the metadata are there, where requests and answers are lost
 members, batches, rivals   see ``sharers``
 """
 
@@ -90,6 +90,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "batches": sharers.BATCHES,
     "rivals": sharers.RIVALS,
     "etcd": {**splits.PLAN, "has_etcd": True, "metadata_drops": 0.1},
+    "zookeeper": {**splits.PLAN, "zookeepers": 3, "metadata_drops": 0.1},
     "keys": keys.PLAN,
 }
 #: Time is what does the work here: until a session is over, a ledger is given up, a copy is missed.
@@ -264,5 +265,6 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "batches": sharers.Sharers,
     "rivals": sharers.Sharers,
     "etcd": splits.Splits,
+    "zookeeper": splits.Splits,
     "keys": keys.Keys,
 }
