@@ -83,6 +83,11 @@ class Invariant(Enum):
     ACCOUNTS_FIT = "M", "the fields of a state machine fit each other after every event"
     NOTHING_IS_RAISED = "M", "nobody raises what nobody expects"
     BOOKIES_START_AND_STAY = "M", "a bookie starts with what crashes left, and ends for no reason"
+    READ_ONLY_AS_LONG_AS_WANTED = (
+        "M",
+        "a bookie takes a writer's adds unless its operator or a full disk is against it",
+    )
+    SPACE_IS_GIVEN_BACK = "M", "a disk is not filled in vain, and what is deleted frees it"
     NOBODY_IS_WRONG = "M", "who uses the cluster rightly is not told that he is wrong"
     STRANGERS_HINDER_NOBODY = "M", "who knows no key keeps nobody from writing"
     WRITERS_ARE_HEALED = "M", "a ledger that nobody writes any more is healed"

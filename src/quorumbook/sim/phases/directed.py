@@ -8,6 +8,7 @@ overtaken    a writer stands still, often before its first entry or between two;
              confirmed; bookies die right behind the fence; the writer goes on
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
 fences, healing, keys, losses, shares, singles, splits, stores, waits   see their modules
+disks        see ``stores``
 etcd         ``splits``, and the metadata are in etcd, which loses requests and answers
 members, batches, rivals   see ``sharers``
 """
@@ -76,6 +77,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "healing": healing.PLAN,
     "splits": splits.PLAN,
     "stores": stores.PLAN,
+    "disks": stores.DISKS,
     "shares": shares.PLAN,
     "losses": losses.PLAN,
     "singles": script.PLAN,
@@ -246,6 +248,7 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "healing": healing.HealingPhase,
     "splits": splits.Splits,
     "stores": stores.Stores,
+    "disks": stores.Disks,
     "shares": shares.Shares,
     "losses": losses.Losses,
     "singles": singles.Singles,
