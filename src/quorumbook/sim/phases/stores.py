@@ -39,6 +39,7 @@ from quorumbook.sim.phases.script import MOMENT_S, SLOW_SYNC_NS, NotReachedError
 from quorumbook.sim.process import Process
 from quorumbook.storage.collection.collector import Collector
 from quorumbook.storage.directories.places import INDEX_NAME
+from quorumbook.storage.directories.reserve import START_SIZE_BYTES
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.index.stored_run import StoredRun
 
@@ -76,6 +77,8 @@ _LOOKED_AT_S = 1.5
 #: Scrub begins every two seconds, and what it finds is marked, and copied, within some more.
 _HEALED_IN_S = 30.0
 _PASSES = 8
+#: For some commits of the index.
+_INDEX_BYTES = 16 << 10
 _CALLS_MAX = 80
 #: A start makes about so many calls.
 _CALLS_OF_A_START = 200
@@ -177,6 +180,7 @@ class Disks(Script):
                 self._end(client.kill)
         await super()._mend()
         for machine in self._bookies:
+            _collector(machine).resume()
             if _bookie(machine).operators_word.note is not None:
                 self._run(machine, _bookie(machine).operators_word.set(None))
         await self._until(lambda: not any(_bookie(m).is_read_only for m in self._bookies), 5.0)
@@ -216,8 +220,12 @@ class Disks(Script):
             if not is_flush:
                 self._deliver(machine, partial(collector.trigger, minor=True, force=False))
             await asyncio.sleep(1.0)
-            logs.append(_log_sizes(machine))
+            logs.append(_sizes(machine, ".log"))
         collector.resume()
+        machine.disk.faults.heal()
+        if self._tape.chance(0.5):
+            # What it wrote into its index, and was told that it had not, the next one finds there.
+            self._end(machine.kill)
         early, late = logs[1], logs[-1]
         # What compaction copied in vain is there until its next pass.
         if sum(late) > sum(early) if is_flush else len(late) > len(early) + 2:
@@ -227,8 +235,8 @@ class Disks(Script):
     async def _crammed(self) -> None:
         ledger, (machine, _), _ = await self._written(_BOTH)
         await self._append(ledger, 4)
-        # Others fill the disk, so that what is given back is of no use.
-        self._fill(machine, 1)
+        # Others fill what is given back, but for what the index needs.
+        self._fill(machine, machine.disk.used_bytes() - START_SIZE_BYTES + _INDEX_BYTES)
         self._end(self._tape.pick((machine.kill, machine.cut_power)))
         await self._started(machine, "a disk without a free page")
         await self._must_have(machine, ledger, range(ledger.sent))
@@ -244,15 +252,26 @@ class Disks(Script):
     async def _given_back(self) -> None:
         doomed, _ = await self._half_dead()
         machine = self._tape.pick(self._bookies)
+        collector = _collector(machine)
+        size = _moved_bytes(machine, doomed)
+        # Either the deletion needs the reserve, or compaction does, which comes behind it.
+        is_forgotten = self._tape.chance(0.5)
+        if is_forgotten:
+            collector.suspend()
+            await self._delete(doomed)
+            await self._until(lambda: not _has(machine, doomed), _FORGOTTEN_IN_S)
         # By then it has kept its reserve.
         await asyncio.sleep(_LOOKED_AT_S)
-        self._fill(machine, machine.disk.used_bytes())
-        size = sum(row.size_bytes for row in _tables(machine).runs[doomed.ledger_id])
-        most = sum(_log_sizes(machine)) - size // 2
-        await self._delete(doomed)
+        retired = sum(_sizes(machine, ".old"))
+        self._fill(machine, machine.disk.used_bytes() - retired)
+        most = sum(_sizes(machine, ".log")) - size // 2
+        if is_forgotten:
+            collector.resume()
+        else:
+            await self._delete(doomed)
         await self._must(
-            lambda: sum(_log_sizes(machine)) <= most,
-            2 * _FORGOTTEN_IN_S,
+            lambda: sum(_sizes(machine, ".log")) <= most,
+            _FORGOTTEN_IN_S,
             Invariant.SPACE_IS_GIVEN_BACK,
             f"{machine.name} keeps what was deleted on a full disk",
         )
@@ -296,17 +315,17 @@ class Disks(Script):
 
     async def _lost(self) -> None:
         ledger, (machine, _), _ = await self._written(_BOTH)
-        for _ in range(5):
+        for _ in range(3):
             await self._append(ledger, self._tape.pick((1, 2, 3)))
-        await self._flushed()
+            await self._flushed()
         machine = self._life.cluster.victim or machine
         self._end(machine.kill)
         await self._until(lambda: machine.process is None, 1.0)
         path = _index_path(machine)
         rows = _tables(machine).runs.get(ledger.ledger_id, [])
         spoilt: StoredRun | None = None
-        if rows and self._tape.chance(0.7):
-            spoilt = self._tape.pick(rows)
+        if rows and self._tape.chance(0.8):
+            spoilt = self._tape.pick(rows[:2])
             self._spoil(machine, spoilt, spoilt.first_entry_id)
         machine.disk.indexes.pop(path)
         await self._started(machine, "no index")
@@ -370,6 +389,9 @@ class Disks(Script):
 
     async def _nearly_fill(self, *machines: BookieMachine) -> None:
         """Leave less room than a bookie that takes adds has, and more than nothing."""
+        for machine in machines:
+            # It would use its reserve, which is a large part of a small disk.
+            _collector(machine).suspend()
         await self._flushed()
         for machine in machines:
             self._fill(machine, machine.disk.used_bytes() * 100 // 97)
@@ -475,10 +497,23 @@ def _has(machine: BookieMachine, ledger: OneLedger) -> bool:
     return ledger.ledger_id in _bookie(machine).storage.ledger_ids()
 
 
-def _log_sizes(machine: BookieMachine) -> list[int]:
-    """Return the sizes of all entry logs."""
+def _moved_bytes(machine: BookieMachine, ledger: OneLedger) -> int:
+    """Return how much of a ledger lies beside others' entries, in logs that are not written."""
+    tables = _tables(machine)
+    newest = max(tables.entry_logs)
+    others = {
+        row.entry_log_id
+        for row in tables.all_runs()
+        if row.ledger_id != ledger.ledger_id and row.entry_log_id != newest
+    }
+    rows = tables.runs.get(ledger.ledger_id, [])
+    return sum(row.size_bytes for row in rows if row.entry_log_id in others)
+
+
+def _sizes(machine: BookieMachine, ending: str) -> list[int]:
+    """Return the sizes of all files of a kind."""
     disk = machine.disk
-    return [len(disk.get(path)) for path in disk.files() if path.endswith(".log")]
+    return [len(disk.get(path)) for path in disk.files() if path.endswith(ending)]
 
 
 def _index_path(machine: BookieMachine) -> str:
