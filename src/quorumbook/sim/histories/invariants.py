@@ -58,6 +58,7 @@ class Invariant(Enum):
     )
     NO_ENTRY_IS_DENIED = "I9", "no reader is told that there is no entry below the end"
     NO_LIVE_LEDGER_IS_DELETED = "I10", "no ledger goes that nobody deleted"
+    WHAT_IS_DELETED_STAYS_SO = "I10", "a bookie has nothing again of a ledger that it has deleted"
     EVERY_CALL_ENDS = "I11", "each call of a client ends when all is well again"
     LEDGER_IS_CLOSED = "I11", "each ledger can be recovered and closed when all is well again"
     NOTHING_IS_HELD = "I12", "bookies and clients hold nothing when nobody asks for anything"

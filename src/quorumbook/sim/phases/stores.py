@@ -7,7 +7,8 @@ stores  bookies flush, roll, compact and collect all the time, and one after the
 
 disks   a script of two bookies, of which one has
 
-    compacted   no power when compaction has just moved what lives (S62)
+    compacted   no power when compaction has just moved what lives (S62), and was asked all the
+                time for what it deletes (S53)
     failing     an index that cannot be written, pass after pass (S64)
     crammed     a disk without a free page when it starts (S55)
     given_back  a disk without a free page that deletions and compaction have to clear (S82)
@@ -158,8 +159,15 @@ class Disks(Script):
 
     _pause_s = 1.0
 
+    def __init__(self, life: actors.ActorsLife) -> None:
+        super().__init__(life)
+        # A bookie whose disk was damaged may lack anything, so nothing else happens to it.
+        self._has_damage = self._tape.chance(0.3)
+
     @property
     def _scripts(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        if self._has_damage:
+            return (self._lost, self._unread)
         return (
             self._compacted,
             self._failing,
@@ -167,8 +175,6 @@ class Disks(Script):
             self._given_back,
             self._nearly,
             self._read_only,
-            self._lost,
-            self._unread,
         )
 
     async def _mend(self) -> None:
@@ -191,6 +197,8 @@ class Disks(Script):
         machine.sync_ns = SLOW_SYNC_NS
         statistics = _collector(machine).statistics
         await self._delete(doomed)
+        # What is being deleted is asked for all the time.
+        await self._until(lambda: self._last_entry_of(machine, doomed) < 0, _FORGOTTEN_IN_S)
         before = statistics.compacted_bytes
         await self._until(lambda: statistics.compacted_bytes > before, _FORGOTTEN_IN_S)
         await asyncio.sleep(self._tape.between(0, 2 * SLOW_SYNC_NS / SECOND))
