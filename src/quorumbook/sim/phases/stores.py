@@ -229,11 +229,15 @@ class Disks(Script):
                 self._deliver(machine, partial(collector.trigger, minor=True, force=False))
             await asyncio.sleep(1.0)
             logs.append(_sizes(machine, ".log"))
-        collector.resume()
         machine.disk.faults.heal()
         if self._tape.chance(0.5):
-            # What it wrote into its index, and was told that it had not, the next one finds there.
+            # A pass that only cleans up; the next process finds in the index what this one was
+            # told that it had not written.
+            collector.suspend()
+            await asyncio.sleep(1.2)
             self._end(machine.kill)
+        else:
+            collector.resume()
         early, late = logs[1], logs[-1]
         # What compaction copied in vain is there until its next pass.
         if sum(late) > sum(early) if is_flush else len(late) > len(early) + 2:
@@ -303,7 +307,7 @@ class Disks(Script):
         ledger, (machine, _), _ = await self._written(_BOTH)
         self._run(machine, _bookie(machine).operators_word.set("not now"))
         await self._until(lambda: _bookie(machine).operators_word.note is not None, 2.0)
-        is_full = self._tape.chance(0.3)
+        is_full = self._tape.chance(0.5)
         if is_full:
             await self._nearly_fill(machine)
             await self._let_write(machine)
@@ -403,10 +407,16 @@ class Disks(Script):
         await self._flushed()
         for machine in machines:
             self._fill(machine, machine.disk.used_bytes() * 100 // 97)
-        await asyncio.sleep(_LOOKED_AT_S)
-        for machine in machines:
-            if 100 * machine.disk.used_bytes() <= 96 * (machine.disk.capacity_bytes or 0):
-                raise NotReachedError
+        await self._stay_full(_LOOKED_AT_S, *machines)
+
+    async def _stay_full(self, duration_s: float, *machines: BookieMachine) -> None:
+        """Wait, and give up if a disk has room meanwhile: a reserve is a large part of it."""
+        try:
+            await self._until(lambda: any(map(_has_room, machines)), duration_s)
+        except NotReachedError:
+            if self._life.is_rough:
+                return
+        raise NotReachedError
 
     def _spoil(self, machine: BookieMachine, row: StoredRun, entry_id: EntryId) -> None:
         """Damage an entry of a run: its size, which becomes impossible, or what it is."""
@@ -441,8 +451,9 @@ class Disks(Script):
     async def _must_refuse(self, ledger: OneLedger, *machines: BookieMachine) -> None:
         """Have an entry added that read-only bookies have to refuse."""
         before = [self._last_entry_of(machine, ledger) for machine in machines]
+        full = [machine for machine in machines if machine.disk.capacity_bytes is not None]
         ledger.burst(1)
-        await asyncio.sleep(10 * MOMENT_S)
+        await self._stay_full(10 * MOMENT_S, *full)
         for machine, last in zip(machines, before, strict=True):
             if self._last_entry_of(machine, ledger) > last:
                 text = f"{machine.name} takes an add of a writer"
@@ -499,6 +510,12 @@ def _collector(machine: BookieMachine) -> Collector:
     collector = _bookie(machine).collector
     assert collector is not None
     return collector
+
+
+def _has_room(machine: BookieMachine) -> bool:
+    """Tell whether a disk may be full enough no more for its bookie to refuse adds."""
+    capacity = machine.disk.capacity_bytes
+    return capacity is None or 100 * machine.disk.used_bytes() <= 95 * capacity
 
 
 def _has(machine: BookieMachine, ledger: OneLedger) -> bool:
