@@ -17,7 +17,7 @@ from typing import Any
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import LedgerId
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.cluster import BookieMachine, SimClient
 from quorumbook.sim.histories.ledgers import PASSWORD, LedgerHistory
 from quorumbook.sim.kernel import MILLISECOND
 from quorumbook.sim.phases.phase import ALONE, SearchPhase
@@ -179,6 +179,19 @@ class Script(SearchPhase):
         self._visit(ledger, actors.read_closed)
         await self._until(lambda: self._is_closed(ledger), 2.0)
 
+    async def _delete(self, ledger: OneLedger) -> None:
+        """End the writer, and have somebody delete the ledger."""
+
+        async def delete(
+            life: actors.ActorsLife, process: Process, client: SimClient, ledger_id: int
+        ) -> None:
+            life.history.doomed(ledger_id, process.name)
+            await client.delete_ledger(ledger_id)
+
+        self._end(ledger.writer.kill)
+        self._visit(ledger, delete)
+        await self._until(lambda: self._life.history.is_gone(ledger.ledger_id), 2.0)
+
     async def _until(
         self, is_so: Callable[[], bool], limit_s: float, look_every_s: float = _LOOK_EVERY_S
     ) -> None:
@@ -255,3 +268,12 @@ class Script(SearchPhase):
     def _last_entry_of(self, machine: BookieMachine, ledger: OneLedger) -> int:
         bookie = machine.bookie
         return -1 if bookie is None else bookie.storage.last_entry_id(ledger.ledger_id)
+
+    def _deliver(self, machine: BookieMachine, do: Callable[[], object]) -> None:
+        if machine.process is not None:
+            machine.process.loop.deliver(do)
+
+    def _run(self, machine: BookieMachine, work: Coroutine[Any, Any, None]) -> None:
+        """Have a bookie do something that takes its time."""
+        if machine.process is not None:
+            machine.process.loop.deliver(partial(machine.process.loop.create_task, work))

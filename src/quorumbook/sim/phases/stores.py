@@ -21,7 +21,7 @@ disks   a script of two bookies, of which one has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,8 +30,8 @@ from quorumbook.errors import DiskFullError, QuorumbookError, StorageError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import DigestType
 from quorumbook.sim.actors import ledgers as actors
-from quorumbook.sim.cluster import BookieMachine, SimClient
-from quorumbook.sim.disks.tables import Tables
+from quorumbook.sim.cluster import BookieMachine
+from quorumbook.sim.disks.looks import has_room, index_path, moved_bytes, place_of, sizes, tables
 from quorumbook.sim.histories.invariants import Invariant
 from quorumbook.sim.kernel import SECOND
 from quorumbook.sim.phases import script
@@ -228,7 +228,7 @@ class Disks(Script):
             if not is_flush:
                 self._deliver(machine, partial(collector.trigger, minor=True, force=False))
             await asyncio.sleep(1.0)
-            logs.append(_sizes(machine, ".log"))
+            logs.append(sizes(machine, ".log"))
         machine.disk.faults.heal()
         if self._tape.chance(0.5):
             # A pass that only cleans up; the next process finds in the index what this one was
@@ -265,7 +265,7 @@ class Disks(Script):
         doomed, _ = await self._half_dead()
         machine = self._tape.pick(self._bookies)
         collector = _collector(machine)
-        size = _moved_bytes(machine, doomed)
+        size = moved_bytes(machine, doomed.ledger_id)
         # Either the deletion needs the reserve, or compaction does, which comes behind it.
         is_forgotten = self._tape.chance(0.5)
         if is_forgotten:
@@ -274,15 +274,15 @@ class Disks(Script):
             await self._until(lambda: not _has(machine, doomed), _FORGOTTEN_IN_S)
         # By then it has kept its reserve.
         await asyncio.sleep(_LOOKED_AT_S)
-        retired = sum(_sizes(machine, ".old"))
+        retired = sum(sizes(machine, ".old"))
         self._fill(machine, machine.disk.used_bytes() - retired)
-        most = sum(_sizes(machine, ".log")) - size // 2
+        most = sum(sizes(machine, ".log")) - size // 2
         if is_forgotten:
             collector.resume()
         else:
             await self._delete(doomed)
         await self._must(
-            lambda: sum(_sizes(machine, ".log")) <= most,
+            lambda: sum(sizes(machine, ".log")) <= most,
             _FORGOTTEN_IN_S,
             Invariant.SPACE_IS_GIVEN_BACK,
             f"{machine.name} keeps what was deleted on a full disk",
@@ -333,8 +333,8 @@ class Disks(Script):
         machine = self._life.cluster.victim or machine
         self._end(machine.kill)
         await self._until(lambda: machine.process is None, 1.0)
-        path = _index_path(machine)
-        rows = _tables(machine).runs.get(ledger.ledger_id, [])
+        path = index_path(machine)
+        rows = tables(machine).runs.get(ledger.ledger_id, [])
         spoilt: StoredRun | None = None
         if rows and self._tape.chance(0.8):
             spoilt = self._tape.pick(rows[:2])
@@ -356,12 +356,12 @@ class Disks(Script):
         await self._flushed()
         machine = self._life.cluster.victim or machine
         entry_id = self._tape.below(ledger.sent)
-        place = _place_of(machine, ledger, entry_id)
-        row = _tables(machine).between(ledger.ledger_id, entry_id, entry_id)[0]
+        place = place_of(machine, ledger.ledger_id, entry_id)
+        row = tables(machine).between(ledger.ledger_id, entry_id, entry_id)[0]
         self._spoil(machine, row, entry_id)
         self._client("a", partial(actors.replicate, self._life))
         await self._must(
-            lambda: _place_of(machine, ledger, entry_id) not in (None, place),
+            lambda: place_of(machine, ledger.ledger_id, entry_id) not in (None, place),
             _HEALED_IN_S,
             Invariant.NO_LEDGER_STAYS_UNDERREPLICATED,
             f"nobody copies entry {entry_id} back, which is damaged on {machine.name}",
@@ -384,17 +384,6 @@ class Disks(Script):
         """Wait until all that was added lies in entry logs."""
         await asyncio.sleep(2 * DISKS["flush_interval_s"] + MOMENT_S)
 
-    async def _delete(self, ledger: OneLedger) -> None:
-        async def delete(
-            life: actors.ActorsLife, process: Process, client: SimClient, ledger_id: int
-        ) -> None:
-            life.history.doomed(ledger_id, process.name)
-            await client.delete_ledger(ledger_id)
-
-        self._end(ledger.writer.kill)
-        self._visit(ledger, delete)
-        await self._until(lambda: self._life.history.is_gone(ledger.ledger_id), 2.0)
-
     def _fill(self, machine: BookieMachine, capacity_bytes: int) -> None:
         machine.was_full = machine.was_struck = True
         machine.disk.capacity_bytes = capacity_bytes
@@ -412,7 +401,7 @@ class Disks(Script):
     async def _stay_full(self, duration_s: float, *machines: BookieMachine) -> None:
         """Wait, and give up if a disk has room meanwhile: a reserve is a large part of it."""
         try:
-            await self._until(lambda: any(map(_has_room, machines)), duration_s)
+            await self._until(lambda: any(map(has_room, machines)), duration_s)
         except NotReachedError:
             if self._life.is_rough:
                 return
@@ -424,7 +413,7 @@ class Disks(Script):
             # Nobody would find it.
             raise NotReachedError
         self._life.cluster.victim = machine
-        path = f"{_tables(machine).entry_logs[row.entry_log_id]}/{entry_log_name(row.entry_log_id)}"
+        path = f"{tables(machine).entry_logs[row.entry_log_id]}/{entry_log_name(row.entry_log_id)}"
         at = row.position_of(entry_id)
         if self._tape.chance(0.5):
             machine.disk.damage(path, at, b"\x7f\xff\xff\xff")
@@ -489,15 +478,6 @@ class Disks(Script):
                 self._life.history.violation(broken, text, ledger_id)
             raise
 
-    def _deliver(self, machine: BookieMachine, do: Callable[[], object]) -> None:
-        if machine.process is not None:
-            machine.process.loop.deliver(do)
-
-    def _run(self, machine: BookieMachine, work: Coroutine[Any, Any, None]) -> None:
-        """Have a bookie do something that takes its time."""
-        if machine.process is not None:
-            machine.process.loop.deliver(partial(machine.process.loop.create_task, work))
-
 
 def _bookie(machine: BookieMachine) -> Bookie:
     """Return the bookie that serves, or give up."""
@@ -512,48 +492,5 @@ def _collector(machine: BookieMachine) -> Collector:
     return collector
 
 
-def _has_room(machine: BookieMachine) -> bool:
-    """Tell whether a disk may be full enough no more for its bookie to refuse adds."""
-    capacity = machine.disk.capacity_bytes
-    return capacity is None or 100 * machine.disk.used_bytes() <= 95 * capacity
-
-
 def _has(machine: BookieMachine, ledger: OneLedger) -> bool:
     return ledger.ledger_id in _bookie(machine).storage.ledger_ids()
-
-
-def _moved_bytes(machine: BookieMachine, ledger: OneLedger) -> int:
-    """Return how much of a ledger lies beside others' entries, in logs that are not written."""
-    tables = _tables(machine)
-    newest = max(tables.entry_logs)
-    others = {
-        row.entry_log_id
-        for row in tables.all_runs()
-        if row.ledger_id != ledger.ledger_id and row.entry_log_id != newest
-    }
-    rows = tables.runs.get(ledger.ledger_id, [])
-    return sum(row.size_bytes for row in rows if row.entry_log_id in others)
-
-
-def _sizes(machine: BookieMachine, ending: str) -> list[int]:
-    """Return the sizes of all files of a kind."""
-    disk = machine.disk
-    return [len(disk.get(path)) for path in disk.files() if path.endswith(ending)]
-
-
-def _index_path(machine: BookieMachine) -> str:
-    return next(path for path in machine.disk.indexes if path.endswith(INDEX_NAME))
-
-
-def _tables(machine: BookieMachine) -> Tables:
-    return machine.disk.indexes[_index_path(machine)].visible
-
-
-def _place_of(
-    machine: BookieMachine, ledger: OneLedger, entry_id: EntryId
-) -> tuple[int, int] | None:
-    """Return in which entry log, and where in it, an entry lies; None if it is known as damaged."""
-    rows = _tables(machine).between(ledger.ledger_id, entry_id, entry_id)
-    if not rows or rows[0].is_damaged:
-        return None
-    return rows[0].entry_log_id, rows[0].position_of(entry_id)
