@@ -18,6 +18,7 @@ from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.sim.disks.disk import SimDisk
+from quorumbook.sim.disks.index import ModelPlace
 from quorumbook.storage.opening import StorageOwner
 from quorumbook.storage.options import Damage, StartReport, StorageOptions
 from quorumbook.storage.states.ledgers import LedgerHandle
@@ -64,6 +65,7 @@ class World:
         directories: int = 2,
         journals: int = 1,
         auto: bool = True,
+        has_model_index: bool = False,
     ) -> None:
         self.disk = SimDisk()
         self.options = options
@@ -72,6 +74,8 @@ class World:
         #: ``/journal``, and as many others as wanted.
         self.journals = ["/journal", *(f"/journal{i}" for i in range(1, journals))]
         self.auto = auto
+        #: The index is the simulator's model of one, whose syncs can fail.
+        self.has_model_index = has_model_index
         self.fatal: list[BaseException] = []
         self.full: list[str] = []
         self.damages: list[Damage] = []
@@ -98,6 +102,7 @@ class World:
                 on_damage=self.damages.append,
             ),
             index_path=self.index_path,
+            indexes=ModelPlace(self.disk) if self.has_model_index else None,
         )
         self._has_storage = True
         self.report = self.storage.report

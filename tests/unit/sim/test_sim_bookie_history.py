@@ -23,12 +23,24 @@ class _Operations:
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
-        self.adds: Any = SimpleNamespace(run=self._run, _finish_chunk=self._finish)
+        #: The last entry of the ledger that its storage has.
+        self.last_entry_id = -1
+        self.storage: Any = SimpleNamespace(
+            gc=SimpleNamespace(forget_ledgers=lambda ledger_ids, _: [*ledger_ids]),
+            flush=self._flush,
+            last_entry_id=lambda _: self.last_entry_id,
+        )
+        self.adds: Any = SimpleNamespace(
+            run=self._run, _finish_chunk=self._finish, _storage=self.storage
+        )
         self.denied: list[Any] = []
         self.reads: Any = SimpleNamespace(_on_fenced=self.begun.append, _count=self._count)
 
     def _run(self, connection: Any, group: Any, now_ns: int) -> None:
         self.begun += group
+
+    async def _flush(self) -> None:
+        """Have everything on disk."""
 
     def _finish(self, connection: Any, group: Any, status: Status, *times_ns: int) -> None:
         for each in group:
@@ -188,3 +200,20 @@ def test_a_bookie_that_collects_a_ledger_nobody_deleted_is_seen(history: History
     forget([7])
     assert "b0 collects a ledger that nobody deleted" in history.violations[0]
     assert forgotten == [7, 7]
+
+
+async def test_a_ledger_that_was_deleted_is_not_there_again_unless_somebody_adds_to_it(
+    history: History,
+):
+    operations = _Operations()
+    BookieHistory(history).watch("b0", operations)  # type: ignore[arg-type]
+    storage = operations.storage
+    assert storage.gc.forget_ledgers([7], 0) == [7]
+    await storage.flush()
+    assert not history.violations
+    operations.last_entry_id = 3
+    await storage.flush()
+    assert "b0 has ledger 7 again" in history.violations[0]
+    operations.adds.run(None, [_add()], 0)
+    await storage.flush()
+    assert len(history.violations) == 1

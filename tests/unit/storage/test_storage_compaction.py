@@ -229,6 +229,20 @@ async def test_s62_on_a_full_disk_compaction_gives_space_back(tmp_path: Path, ro
     await world.storage.stop()
 
 
+async def test_s82_a_reserve_that_lost_its_length_in_a_crash_is_taken_again(
+    tmp_path: Path,
+) -> None:
+    # Found by a seed of the simulator: the file was there, and empty.
+    world = World(tmp_path)
+    await half_dead(world)
+    path = f"{world.storage.directories.ledgers[0]}/{COMPACTION_NAME}"
+    world.disk.put(path, b"")
+    garbage = Garbage(world, *KEPT, options=replace(OPTIONS, reserve_size_bytes=4096))
+    await garbage.collect(minutes=0)
+    assert len(world.disk.get(path)) == 4096
+    await world.storage.stop()
+
+
 async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Path) -> None:
     world = World(tmp_path)
     await half_dead(world)
@@ -366,6 +380,30 @@ async def test_readers_go_on_while_logs_are_moved_under_them(tmp_path: Path) -> 
     is_over = True
     assert await reader
     assert world.damages == []
+    await world.storage.stop()
+
+
+async def test_s62_what_a_failed_commit_may_still_point_to_goes_behind_another_commit(
+    tmp_path: Path,
+) -> None:
+    # Found by a seed of the simulator: the sync of a commit fails, its copies are removed, and
+    # the next process finds the commit all the same.
+    world = World(tmp_path, has_model_index=True)
+    await half_dead(world)
+    garbage = Garbage(world, *KEPT)
+    world.disk.faults.fail("sync", "index.sqlite")
+    await compact(garbage)
+    copied = set(garbage.logs())
+    garbage.collector.suspend()
+    await garbage.collect(minutes=0)
+    assert set(garbage.logs()) < copied
+    storage = world.storage
+    for index in (opened(storage).index, opened(storage).loop_index):
+        # A killed process closes nothing.
+        index.close = lambda: None  # type: ignore[method-assign]
+    await world.kill()
+    await world.start()
+    await check(world)
     await world.storage.stop()
 
 

@@ -374,9 +374,12 @@ class SimDisk(WholeFiles):
 
     def check_room(self, node: _Node, size: int) -> None:
         """Raise if the disk cannot hold the file at this length."""
-        more = size - len(node.data)
+        self.check_free(size - len(node.data))
+
+    def check_free(self, size_bytes: int) -> None:
+        """Raise if the disk cannot hold so much more."""
         capacity = self.capacity_bytes
-        if capacity is not None and more > 0 and self.used_bytes() + more > capacity:
+        if capacity is not None and size_bytes > 0 and self.used_bytes() + size_bytes > capacity:
             raise DiskFullError("no space left on device")
 
     def put(self, path: str, data: bytes) -> None:

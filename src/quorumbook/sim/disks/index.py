@@ -8,7 +8,7 @@ A commit whose sync fails is not made, as far as the process can see.  It lies i
 changes all the same, where the next commit writes over it.  A process that starts after a kill
 finds it there, and no sync makes it durable any more.
 
-Look-ups fail where the disk fails reads.
+Look-ups fail where the disk fails reads, and commits where it has no room for a page.
 
 ``unit/storage/test_storage_index_crash.py`` and ``property/test_property_storage_index.py`` hold
 both to the same.
@@ -32,6 +32,8 @@ from quorumbook.storage.states.state_file import Deletion, StoredLedger
 
 _MAX_ENTRY_ID = 2**63 - 1
 _PAGE = 1000
+#: A commit takes a page of the log of changes, at least.
+_COMMIT_BYTES = 4096
 
 
 class ModelPlace(IndexPlace):
@@ -281,6 +283,7 @@ class ModelIndex(ModelReader, Index):
 
     def _write(self, tables: Tables) -> None:
         stored = self._stored
+        self._disk.check_free(_COMMIT_BYTES)
         stored.pending = tables
         try:
             self._disk.faults.run("sync", self._path)

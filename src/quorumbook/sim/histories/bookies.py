@@ -4,7 +4,8 @@
          in another life
     I9   a bookie that the metadata names for an entry, and that has acknowledged it, never says
          that it has none; one whose disk was lost or damaged may
-    I10  a bookie collects a ledger only when its metadata are gone
+    I10  a bookie collects a ledger only when its metadata are gone; one that it has deleted is not
+         there again unless somebody adds to it
     I12  when nobody asks for anything any more, a bookie holds nothing for anybody: no request is
          under way, no budget is in use, no file is open more often
          than by four; and its tasks and connections are few
@@ -15,6 +16,7 @@ forget: what is below that may be wrong.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 from quorumbook.bookie.connections.connection import BookieConnection
 from quorumbook.bookie.requests.operations import Operations
 from quorumbook.bookie.server import Bookie
+from quorumbook.errors import StorageError
 from quorumbook.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from quorumbook.protocol.requests import AddRun, BatchRead, Read
 from quorumbook.protocol.status import Status
@@ -84,9 +87,11 @@ class BookieHistory:
         count = reads._count  # noqa: SLF001
         #: By identity: what came behind a fence, until it is answered.
         late: dict[int, AddRun] = {}
+        deleted = self._watch_deletions(name, adds._storage)  # noqa: SLF001
 
         def run(connection: BookieConnection, group: Sequence[AddRun], now_ns: int) -> None:
             for add in group:
+                deleted.discard(add.run.ledger_id)
                 if not add.is_recovery and (name, add.run.ledger_id) in self._fenced:
                     late[id(add)] = add
             begin(connection, group, now_ns)
@@ -138,6 +143,31 @@ class BookieHistory:
         if ledger is not None and ledger.metadata is not None:
             text = f"{name} collects a ledger that nobody deleted"
             self._history.violation(Invariant.NO_LIVE_LEDGER_IS_DELETED, text, ledger_id)
+
+    def _watch_deletions(self, name: str, storage: Any) -> set[LedgerId]:
+        """Return the ledgers that a storage has deleted, for those to be left out that come back.
+
+        They are looked at behind each flush.
+        """
+        deleted: set[LedgerId] = set()
+        forget, flush = storage.gc.forget_ledgers, storage.flush
+
+        def forgotten(ledger_ids: Sequence[LedgerId], checkpoints: int) -> list[LedgerId]:
+            gone: list[LedgerId] = forget(ledger_ids, checkpoints)
+            deleted.update(gone)
+            return gone
+
+        async def flushed() -> None:
+            due = set(deleted)
+            await flush()
+            for ledger_id in sorted(due & deleted):
+                with contextlib.suppress(StorageError):
+                    if storage.last_entry_id(ledger_id) >= 0:
+                        text = f"{name} has ledger {ledger_id} again, which it has deleted"
+                        self._history.violation(Invariant.WHAT_IS_DELETED_STAYS_SO, text)
+
+        storage.gc.forget_ledgers, storage.flush = forgotten, flushed
+        return deleted
 
     def _took(self, name: str, add: AddRun, now_ns: int) -> None:
         taken = self._taken.setdefault((name, add.run.ledger_id), {})

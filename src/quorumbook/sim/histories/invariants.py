@@ -62,6 +62,7 @@ class Invariant(Enum):
     )
     NO_ENTRY_IS_DENIED = "I9", "no reader is told that there is no entry below the end"
     NO_LIVE_LEDGER_IS_DELETED = "I10", "no ledger goes that nobody deleted"
+    WHAT_IS_DELETED_STAYS_SO = "I10", "a bookie has nothing again of a ledger that it has deleted"
     EVERY_CALL_ENDS = "I11", "each call of a client ends when all is well again"
     LEDGER_IS_CLOSED = "I11", "each ledger can be recovered and closed when all is well again"
     NOTHING_IS_HELD = "I12", "bookies and clients hold nothing when nobody asks for anything"
@@ -86,7 +87,15 @@ class Invariant(Enum):
     BATCHES_ARE_KEPT = "I14", "a batch whose commit was reported is there"
     ACCOUNTS_FIT = "M", "the fields of a state machine fit each other after every event"
     NOTHING_IS_RAISED = "M", "nobody raises what nobody expects"
-    BOOKIES_START_AND_STAY = "M", "a bookie starts with what crashes left, and ends for no reason"
+    BOOKIES_START_AND_STAY = (
+        "M",
+        "a bookie starts with what crashes left, and ends only when it cannot know its disk",
+    )
+    READ_ONLY_AS_LONG_AS_WANTED = (
+        "M",
+        "a bookie takes a writer's adds unless its operator or a full disk is against it",
+    )
+    SPACE_IS_GIVEN_BACK = "M", "a disk is not filled in vain, and what is deleted frees it"
     NOBODY_IS_WRONG = "M", "who uses the cluster rightly is not told that he is wrong"
     ERRORS_SAY_WHAT_IS_WRONG = "M", "what went wrong is told, by the error that says so"
     LIMITS_ARE_KEPT = "M", "what has a limit stays within it, whoever does not play along"

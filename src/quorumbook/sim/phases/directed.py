@@ -9,6 +9,7 @@ overtaken    a writer stands still, often before its first entry or between two;
 checkpoints  bookies that flush all the time lose power in the middle of it, or right behind it
 absences, answers, fences, garbage, healing, keys, losses, shares, singles, splits, stores,
 unanswered, waits   see their modules
+disks        see ``stores``
 etcd, zookeeper   ``splits``, and the metadata are there, where requests and answers are lost
 members, batches, rivals   see ``sharers``
 """
@@ -79,6 +80,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "absences": healing.ABSENCES,
     "splits": splits.PLAN,
     "stores": stores.PLAN,
+    "disks": stores.DISKS,
     "shares": shares.PLAN,
     "losses": losses.PLAN,
     "garbage": losses.GARBAGE,
@@ -254,6 +256,7 @@ _PHASES: Mapping[str, Callable[[actors.ActorsLife], SearchPhase]] = {
     "absences": healing.Absences,
     "splits": splits.Splits,
     "stores": stores.Stores,
+    "disks": stores.Disks,
     "shares": shares.Shares,
     "losses": losses.Losses,
     "garbage": losses.Garbage,

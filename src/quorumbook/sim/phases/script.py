@@ -193,6 +193,19 @@ class Script(SearchPhase):
         self._visit(ledger, actors.read_closed)
         await self._until(lambda: self._is_closed(ledger), 2.0)
 
+    async def _delete(self, ledger: OneLedger) -> None:
+        """End the writer, and have somebody delete the ledger."""
+
+        async def delete(
+            life: actors.ActorsLife, process: Process, client: SimClient, ledger_id: int
+        ) -> None:
+            life.history.doomed(ledger_id, process.name)
+            await client.delete_ledger(ledger_id)
+
+        self._end(ledger.writer.kill)
+        self._visit(ledger, delete)
+        await self._until(lambda: self._life.history.is_gone(ledger.ledger_id), 2.0)
+
     async def _until(
         self, is_so: Callable[[], bool], limit_s: float, look_every_s: float = _LOOK_EVERY_S
     ) -> None:
@@ -203,14 +216,32 @@ class Script(SearchPhase):
                 raise NotReachedError
             await asyncio.sleep(look_every_s)
 
-    async def _must(self, is_so: Callable[[], bool], what: str, ledger: OneLedger) -> None:
-        """Wait for what has to happen within a part of a time-out."""
-        began_s = asyncio.get_running_loop().time()
+    async def _must(
+        self,
+        is_so: Callable[[], bool],
+        what: str,
+        ledger: OneLedger | None = None,
+        *,
+        within_s: float = LIMIT_S,
+        broken: Invariant = Invariant.EVERY_CALL_ENDS,
+        look_every_s: float = _LOOK_EVERY_S,
+    ) -> None:
+        """Wait for what has to happen, by default within a part of a time-out.
+
+        Args:
+            is_so: Tells whether it has.
+            what: What is told if it does not.
+            ledger: The ledger that this is about, if it is about one.
+            within_s: How long it may take.
+            broken: The promise that is broken then.
+            look_every_s: How often that is looked at.
+        """
         try:
-            await self._until(is_so, LIMIT_S)
+            await self._until(is_so, within_s, look_every_s)
         except NotReachedError:
-            if asyncio.get_running_loop().time() - began_s >= LIMIT_S:
-                self._life.history.violation(Invariant.EVERY_CALL_ENDS, what, ledger.ledger_id)
+            if self._life.is_rough:
+                ledger_id = None if ledger is None else ledger.ledger_id
+                self._life.history.violation(broken, what, ledger_id)
             raise
 
     def _ask(self, machine: Machine, ask: Callable[[], Awaitable[T]]) -> list[T | QuorumbookError]:
@@ -323,3 +354,12 @@ class Script(SearchPhase):
     def _last_entry_of(self, machine: BookieMachine, ledger: OneLedger) -> int:
         bookie = machine.bookie
         return -1 if bookie is None else bookie.storage.last_entry_id(ledger.ledger_id)
+
+    def _deliver(self, machine: BookieMachine, do: Callable[[], object]) -> None:
+        if machine.process is not None:
+            machine.process.loop.deliver(do)
+
+    def _run(self, machine: BookieMachine, work: Coroutine[Any, Any, None]) -> None:
+        """Have a bookie do something that takes its time."""
+        if machine.process is not None:
+            machine.process.loop.deliver(partial(machine.process.loop.create_task, work))

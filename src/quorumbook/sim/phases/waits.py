@@ -12,6 +12,7 @@ back        a bookie that failed is reached again (S91)
 proven      a bookie that refused an add syncs its journal (S91)
 apart       many have seen the same bookie fail (S91)
 left        a writer that misses a bookie is closed, and leaves nothing behind (S88)
+ended       a journal cannot be synced, and nobody has anything of its bookie any more (S50)
 
 What is waited for is there within a part of a time-out, or the promise that calls end is broken.
 """
@@ -79,6 +80,7 @@ class Waits(Script):
             self._proven,
             self._apart,
             self._left,
+            self._ended,
         )
 
     async def _hung(self) -> None:
@@ -274,6 +276,19 @@ class Waits(Script):
         await self._asked(ledger.writer, ledger.appends.writer.close)
         what = "a writer that was closed leaves tasks behind"
         await self._must(lambda: process.loop.tasks_under_way <= before, what, ledger)
+
+    async def _ended(self) -> None:
+        ledger, (machine, *_), _ = await self._written((3, 3, 2))
+        process = machine.process
+        machine.was_struck = True
+        machine.disk.faults.fail("sync", ".txn", at=1)
+        ledger.burst(1)
+        await self._must(
+            lambda: machine.process is not process or not machine.serves,
+            f"{machine.name} goes on when nobody knows what its journal has",
+            ledger,
+            broken=Invariant.BOOKIES_START_AND_STAY,
+        )
 
     # Their steps
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import cancel_and_wait
@@ -43,6 +43,7 @@ from quorumbook.storage.gc.ledger_ranges import LedgerRanges, in_batches
 from quorumbook.storage.options import Damage, GcOptions
 from quorumbook.storage.store import LedgerStorage
 
+T = TypeVar("T")
 #: Ledgers asked for at a time; those that are gone are forgotten in one step of the loop.
 _BATCH = 200
 _STEP_BYTES = 256 * 1024
@@ -365,13 +366,16 @@ class Collector:
         await self._gc.forget_deletions(before_ms, DELETIONS_MAX)
 
     async def _flush(self) -> None:
+        await self._with_reserve(self._storage.flush)
+
+    async def _with_reserve(self, delete: Callable[[], Awaitable[T]]) -> T:
         try:
-            await self._storage.flush()
+            return await delete()
         except DiskFullError:
             # The disk waits for this deletion, and the deletion for the disk.
             if not await self._gc.give_reserve():
                 raise
-            await self._storage.flush()
+            return await delete()
 
     async def _drop_surplus(self) -> None:
         if self._storage.needs_limbo_start:
@@ -385,7 +389,7 @@ class Collector:
     # Entry logs
 
     async def _delete_logs(self) -> None:
-        removed = await self._gc.remove_unused()
+        removed = await self._with_reserve(self._gc.remove_unused)
         statistics = self.statistics
         for entry_log_id, size in removed.items():
             _log.info("entry log %x holds nothing any more, it is removed", entry_log_id)

@@ -26,11 +26,14 @@ class Reserve:
 
     def take(self, size_bytes: int) -> None:
         """Keep so much, if it is not kept yet and there is room."""
-        if not size_bytes or self._disk.exists(self._path):
+        if not size_bytes:
             return
-        file = self._disk.open(self._path, create=True)
+        is_there = self._disk.exists(self._path)
+        file = self._disk.open(self._path, create=not is_there)
         try:
-            file.allocate(size_bytes)
+            # One that is there may be empty: a crash came before its length was durable.
+            if file.size_bytes() < size_bytes:
+                file.allocate(size_bytes)
         except DiskFullError:
             with contextlib.suppress(StorageError):
                 self._disk.unlink(self._path)

@@ -144,6 +144,12 @@ class EntryLogKeeper:
         found = find_entry_logs(self._env, self._directories)
         # What the index never heard of is left of a step that failed, if no run lies there.
         unknown = {one for one in found.keys() - known.keys() if not self._index.runs_in(one)}
+        strays = removable(unknown, self.open_ids)
+        if strays:
+            # The step may have failed in the sync of its commit, which a next process would find
+            # if this one were killed: another commit has to lie over it before they go.
+            self._index.commit(entry_logs=[(each, found[each]) for each in strays])
+            known = self._index.entry_logs()
         gone = removable({*unused, *unknown}, self.open_ids)
         for entry_log_id in gone:
             if entry_log_id not in found:
