@@ -104,6 +104,11 @@ class Machine:
         """Tell whether a process runs, or stands still."""
         return self.process is not None
 
+    @property
+    def stands_still(self) -> bool:
+        """Tell whether its process runs and does nothing."""
+        return self.process is not None and self.process.loop.is_paused
+
     def start(self, main: Callable[[Process], Coroutine[Any, Any, None]]) -> Process:
         """Start a process; its life ends when the machine says so, not with the coroutine."""
         assert self.process is None
