@@ -40,6 +40,7 @@ from quorumbook.metadata.uri import open_store
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
+from quorumbook.storage.options import Damage
 
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
@@ -123,6 +124,56 @@ async def test_a_stop_that_fails_on_its_way_still_flushes_and_gives_the_director
             await bookie.wait_stopped()
         async with real_bookie(tmp_path, store, port=bookie.address[1]):
             pass
+
+
+@pytest.mark.parametrize(
+    ("work", "method"),
+    [
+        ("collector", "collect"),
+        ("scrubber", "cycle"),
+        ("healing", "heal"),
+        ("registrar", "set_writable"),
+    ],
+)
+async def test_background_work_goes_on_after_what_nobody_foresaw(
+    tmp_path: Path, work: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("storage.scrub.scrubber", "bookie.membership.registrar"):
+        monkeypatch.setattr(f"quorumbook.{module}._RETRY_S", 0.01)
+    tries = 0
+    is_done = asyncio.Event()
+
+    async def fail_once(**_: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise TypeError("a bug of ours")
+        is_done.set()
+
+    async with cluster() as store, real_bookie(tmp_path, store) as bookie:
+        # A bug that cannot be had otherwise, in work that nobody else asks for.
+        healing, registrar, collector = bookie.healing, bookie._registrar, bookie.collector
+        assert healing is not None
+        assert registrar is not None
+        assert collector is not None
+        parts = {
+            "collector": collector,
+            "scrubber": healing.scrubber,
+            "healing": healing,
+            # The registrar asks the metadata store by it.
+            "registrar": registrar._registration,
+        }
+        monkeypatch.setattr(parts[work], method, fail_once)
+        # Nobody else registers it anew.
+        registrar._registered_read_only = True
+        async with asyncio.timeout(60):
+            while not is_done.is_set():
+                collector.trigger()
+                healing.scrubber.trigger()
+                healing._found(Damage(7, 0, 0, ""))  # what scrub tells it
+                registrar.changed()
+                await asyncio.sleep(0.01)
+    assert tries >= 2
 
 
 async def test_a_bookie_that_fails_while_it_starts_says_so_and_leaves_nothing_open(

@@ -138,6 +138,8 @@ class Healing:
                 await self.heal()
             except QuorumbookError as error:
                 _log.warning("what is damaged or in limbo stays so for now: %s", error)
+            except Exception:
+                _log.exception("what is damaged or in limbo stays so for now")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(self._options.heal_interval_s, 0.01)):
                     await self._wake.wait()

@@ -104,8 +104,12 @@ class Registrar:
                     self._show()
             except MetadataError as error:
                 _log.warning("the bookie's state is not registered yet: %s", error)
-                self._changed.set()
-                await asyncio.sleep(_RETRY_S)
+            except Exception:
+                _log.exception("the bookie's state is not registered yet")
+            else:
+                continue
+            self._changed.set()
+            await asyncio.sleep(_RETRY_S)
 
     def _show(self) -> None:
         if self._registration.is_registered:

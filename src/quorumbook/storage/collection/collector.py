@@ -206,7 +206,12 @@ class Collector:
                     await self._wake.wait()
             self._wake.clear()
             is_forced, self._is_forced = self._is_forced, False
-            await self.collect(is_forced=is_forced)
+            try:
+                await self.collect(is_forced=is_forced)
+            except Exception:
+                # A disk must not fill up because of one pass.
+                self.statistics.failed_passes += 1
+                _log.exception("garbage collection stops until its next pass")
 
     def _pause_s(self) -> float:
         options = self._options
