@@ -85,11 +85,10 @@ def _of_scenarios(found: list[dict[str, Any]]) -> list[str]:
         f"{len(bugs)} of them, as they find a bug that brings the scenario back. The others are "
         "held by the tests that the track record names.",
         "",
-        "| | scenario | bug that brings it back, found by seeds; or why it is not the simulator's "
-        "|",
-        "|---|---|---|",
+        "| scenario | bug that brings it back, found by seeds; or why it is not the simulator's |",
+        "|---|---|",
         *(
-            f"| {number} | {what} | {'; '.join(bugs.get(number, [])) or reasons.get(number, '-')} |"
+            f"| {number}: {what} | {'; '.join(bugs.get(number, [])) or reasons.get(number, '-')} |"
             for number, what in scenarios().items()
         ),
         "",
