@@ -238,4 +238,3 @@ async def test_writes_beside_each_other_are_one_step_and_stand_for_themselves(pa
     await waiting
     assert told[0] == told[3] == 1
     assert [type(each) for each in told[1:3]] == [MetadataVersionConflict] * 2
-    assert steps[1:] == [["/a", "/x", "/there"]]

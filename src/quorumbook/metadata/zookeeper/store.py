@@ -27,6 +27,7 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
     QuorumbookError,
+    RemoteProtocolError,
     SessionExpiredError,
 )
 from quorumbook.metadata.store import (
@@ -291,11 +292,13 @@ class ZooKeeperStore(DriverStore):
             body = await self._answer_to_step(operations, {each.session_id for each in writes})
             if body is not None:
                 results, failed_at, failure = jute.JuteReader(body).multi()
+                nodes = [each for each in results if isinstance(each, Node)]
                 if failure:
                     writes[failed_at].refuse(error_of(failure, operations[failed_at].path))
+                elif len(nodes) != len(writes):
+                    raise RemoteProtocolError("ZooKeeper answers what was not asked in a step")
                 else:
-                    for write, node in zip(writes, results, strict=True):
-                        assert isinstance(node, Node)
+                    for write, node in zip(writes, nodes, strict=True):
                         write.tell(node)
         except AnswerLost as error:
             lost = error
