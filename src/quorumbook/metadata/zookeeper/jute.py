@@ -221,8 +221,17 @@ def operation_record(operation: Operation, chroot: str, acl: bytes) -> tuple[Op,
             return Op.CHECK, path + _INT.pack(operation.version)
 
 
-def multi_record(operations: Sequence[Operation], chroot: str, acl: bytes) -> bytes:
-    """Return the record of several operations that happen together or not at all."""
+def multi_record(
+    operations: Sequence[Operation], chroot: str, acl: bytes, *, has_stats: bool = False
+) -> bytes:
+    """Return the record of several operations that happen together or not at all.
+
+    Args:
+        operations: These.
+        chroot: All paths are below it.
+        acl: Of nodes that are created.
+        has_stats: Whether the answer has the stat of a node that is created, too.
+    """
     parts = []
     # Ids are taken by the same two operations again and again.
     known: dict[int, bytes] = {}
@@ -230,18 +239,10 @@ def multi_record(operations: Sequence[Operation], chroot: str, acl: bytes) -> by
         part = known.get(id(operation))
         if part is None:
             number, record = operation_record(operation, chroot, acl)
+            if has_stats and number == Op.CREATE:
+                number = Op.CREATE2
             part = known[id(operation)] = _MULTI_HEADER.pack(number, False, -1) + record
         parts.append(part)
-    return b"".join(parts) + _MULTI_END
-
-
-def joined_record(operations: Sequence[Create | Set], chroot: str, acl: bytes) -> bytes:
-    """Return the record of a step of creations and sets whose answer has each node's stat."""
-    parts = []
-    for operation in operations:
-        number, record = operation_record(operation, chroot, acl)
-        number = Op.CREATE2 if number == Op.CREATE else number
-        parts.append(_MULTI_HEADER.pack(number, False, -1) + record)
     return b"".join(parts) + _MULTI_END
 
 

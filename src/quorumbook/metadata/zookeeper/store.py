@@ -317,7 +317,7 @@ class ZooKeeperStore(DriverStore):
         connection = await session.connection(self._deadline())
         if session.is_over or session_ids != {session.session_id}:
             return None
-        record = jute.joined_record(operations, self._chroot, self._acl)
+        record = jute.multi_record(operations, self._chroot, self._acl, has_stats=True)
         header, body = await connection.request(Op.MULTI, record)
         if header.error in _USELESS:
             _give_up(connection, header)

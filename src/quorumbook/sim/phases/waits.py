@@ -312,12 +312,11 @@ class Waits(Script):
         if machine.process is not None:
             self._kernel.after(0, machine.process.go_on)
 
-    @staticmethod
-    def _take_adds(machines: Sequence[BookieMachine], *, is_so: bool) -> None:
+    def _take_adds(self, machines: Sequence[BookieMachine], *, is_so: bool) -> None:
         for machine in machines:
-            if machine.process is not None and machine.bookie is not None:
+            if machine.bookie is not None:
                 take = partial(machine.bookie.disks.set_operators_word, is_read_only=not is_so)
-                machine.process.loop.deliver(take)
+                self._deliver(machine, take)
 
 
 def _transport_of(channel: Channel) -> asyncio.Transport:

@@ -166,12 +166,12 @@ class Scrubber:
                     await self.cycle()
             except StorageError as error:
                 _log.error("scrub goes on later: %s", error)
-                self.statistics.failed_cycles += 1
-                retry_s = _RETRY_S
             except Exception:
                 _log.exception("scrub goes on later")
-                self.statistics.failed_cycles += 1
-                retry_s = _RETRY_S
+            else:
+                continue
+            self.statistics.failed_cycles += 1
+            retry_s = _RETRY_S
 
     async def _sleep(self, wait_s: float) -> None:
         with contextlib.suppress(TimeoutError):
