@@ -17,8 +17,16 @@ from quorumbook.sim.search.sometimes import SOMETIMES, STATES
 from sim.mutants.planting import SOURCES, all_mutants, planted
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.json"))
-#: Nearly all states are seen within three.
 _SEEDS_OF_A_PHASE = 20
+#: Where rare states are seen within a few seeds; others are on the way there.
+_SEEN_IN = {
+    "overtaken": {"an ensemble is changed", "garbage collection drops deleted ledgers"},
+    "absences": {"a worker moves copies", "garbage collection drops copies that others have"},
+    "rivals": {"a stream is taken over by force", "a stream is truncated"},
+    "stores": {"a journal ends in a write that was cut short"},
+    "disks": {"a damaged or doubted ledger is whole again"},
+    "members": {"a ZooKeeper session is over"},
+}
 
 
 def test_a_calm_stretch_changes_nothing_before_and_behind_it():
@@ -61,13 +69,13 @@ def test_rare_states_are_seen_whatever_this_process_logs():
     assert seen["a bookie is in quarantine"] > 0
 
 
-def test_a_few_seeds_of_each_phase_reach_every_rare_state():
+def test_a_few_seeds_of_some_phases_reach_every_rare_state():
     seen: set[str] = set()
-    for seed in range(_SEEDS_OF_A_PHASE):
-        for phase in ("", *PLANS):
+    for phase, states in _SEEN_IN.items():
+        for seed in range(_SEEDS_OF_A_PHASE):
+            if states <= seen:
+                break
             seen |= run_seed(seed, variation=Variation(phase=phase)).sightings.keys()
-        if seen == set(STATES):
-            break
     assert set(STATES) - seen == set()
 
 

@@ -2,7 +2,7 @@
 
 Most are told by what bookies and clients say in their logs, so nothing in production counts for
 the simulator; the others are noted where clients are told of them.  A test holds every pattern to
-a message in the sources, and every state to being reached by a few seeds of each directed phase.
+a message in the sources, and every state to being reached by a few seeds of a directed phase.
 """
 
 from __future__ import annotations
