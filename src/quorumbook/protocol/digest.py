@@ -29,9 +29,9 @@ from hashlib import sha1
 from itertools import accumulate, chain, count, pairwise, repeat
 from struct import Struct
 from typing import NamedTuple, TypeAlias
-from zlib import crc32
 
 import google_crc32c
+from zlib_ng.zlib_ng import crc32
 
 from quorumbook.errors import DigestMismatchError
 from quorumbook.ids import EntryId, LedgerId
