@@ -140,11 +140,12 @@ async def _of_piece(
     first = piece.first_entry
     while first <= piece.last_entry:
         try:
-            async with contextlib.aclosing(reader.confirmed(first, piece.last_entry)) as batches:
-                async for batch in batches:
-                    due = batch.between(start, end)
-                    if due is not None:
-                        yield due
+            async with contextlib.aclosing(reader.confirmed(first, piece.last_entry)) as runs:
+                async for run in runs:
+                    for batch in run:
+                        due = batch.between(start, end)
+                        if due is not None:
+                            yield due
             first = reader.next_entry
             if first <= piece.last_entry:
                 raise DataLossError(

@@ -9,6 +9,7 @@ other; a writer with small entries makes nothing else.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception by its nature
 
 from quorumbook.streams.format.control import encode_time_note
 from quorumbook.streams.format.envelope import ENVELOPE_SIZE_BYTES, encode_entry
@@ -20,6 +21,8 @@ _NOTE_HEAD = _NOTE[:-_TIME_SIZE_BYTES]
 _ENVELOPE_HEAD = encode_entry(b"")[: ENVELOPE_SIZE_BYTES - 8]
 _LAYOUT = Struct(f">{len(_ENVELOPE_HEAD)}siiQqi{len(_NOTE_HEAD)}sqQqi")
 _BEFORE_PAYLOAD_BYTES = _LAYOUT.size - ENVELOPE_SIZE_BYTES
+_NOTE_SIZE_BYTES = len(_NOTE)
+_POSITIONS = 1 << 32
 
 
 def encode_lone_record(
@@ -39,8 +42,37 @@ def encode_lone_record(
     return (
         _LAYOUT.pack(
             _ENVELOPE_HEAD, stored, stored,
-            count_before << 16 | CONTROL, txid_before, len(_NOTE), _NOTE_HEAD, time_ms,
+            count_before << 16 | CONTROL, txid_before, _NOTE_SIZE_BYTES, _NOTE_HEAD, time_ms,
             (count_before + 1) << 16, txid, size,
         )
         + payload
     )  # fmt: skip
+
+
+def decode_lone_record(entry: bytes) -> tuple[int, int, int, bytes] | None:
+    """Take such an entry apart.
+
+    Returns:
+        How many user records the segment has before it, when it was made, the transaction id and
+        the payload; None if it is an entry of another kind, a damaged one included.
+    """
+    try:
+        (head, raw, stored, control, _, note, note_head, time_ms, metadata, txid, size) = (
+            _LAYOUT.unpack_from(entry)
+        )
+    except StructError:
+        return None
+    count_before: int = control >> 16
+    if (
+        size != len(entry) - _LAYOUT.size
+        or stored != size + _BEFORE_PAYLOAD_BYTES
+        or raw != stored
+        or control != count_before << 16 | CONTROL
+        or metadata != (count_before + 1) << 16
+        or count_before + 1 >= _POSITIONS
+        or note != _NOTE_SIZE_BYTES
+        or note_head != _NOTE_HEAD
+        or head != _ENVELOPE_HEAD
+    ):
+        return None
+    return count_before, time_ms, txid, entry[_LAYOUT.size :]

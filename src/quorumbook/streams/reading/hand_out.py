@@ -81,7 +81,9 @@ class HandOut(Generic[R]):
 
     def rest(self) -> RecordBatch | None:
         """Hand out all that is left, and forget the batch; None: nothing is."""
-        left = None if self.batch is None or self.is_over else self.part()
+        if self.batch is None:
+            return None
+        left = None if self.is_over else self.part()
         self.begin(None)
         return left
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from quorumbook.env import logger
 from quorumbook.env.tasks import cancel_and_wait
@@ -111,17 +111,19 @@ class StreamScanner:
                 continue
             opened.is_lenient = self._options.on_gap == "report"
             opened.with_control = self._options.include_control
+            has_end = self._options.end is not None
             try:
-                async with contextlib.aclosing(self._read_segment(opened)) as batches:
-                    async for batch in batches:
-                        due = self._due(batch, is_compacted=segment.is_compacted)
-                        if self._ended is not None:
-                            ended, self._ended = self._ended, None
-                            yield ended
-                        if due is not None:
-                            yield due
-                        if self._is_at_end or self._is_beyond(batch.first_position):
-                            return
+                async with contextlib.aclosing(self._read_segment(opened)) as runs:
+                    async for run in runs:
+                        for batch in run:
+                            due = self._due(batch, is_compacted=segment.is_compacted)
+                            if self._ended is not None:
+                                ended, self._ended = self._ended, None
+                                yield ended
+                            if due is not None:
+                                yield due
+                            if has_end and self._is_done_with(batch):
+                                return
             except NoSuchLedgerInMetadataError:
                 # It was truncated as a whole, or merged into another, while it was read.
                 await self._explain_missing_ledger(listed)
@@ -163,6 +165,9 @@ class StreamScanner:
 
     def _is_beyond(self, position: Position) -> bool:
         return self._end is not None and position >= self._end
+
+    def _is_done_with(self, batch: RecordBatch) -> bool:
+        return self._is_at_end or self._is_beyond(batch.first_position)
 
     def _choose(self) -> Listed | None:
         self._list.drop_before(self._next.segment)
@@ -222,7 +227,9 @@ class StreamScanner:
             return self.expected
         return listed.start
 
-    async def _read_segment(self, opened: SegmentReader) -> AsyncGenerator[RecordBatch, None]:
+    async def _read_segment(
+        self, opened: SegmentReader
+    ) -> AsyncGenerator[Iterable[RecordBatch], None]:
         segment = opened.segment
         first = 0
         if self._next.segment == segment.number:
@@ -232,9 +239,9 @@ class StreamScanner:
         last = self._last_due(segment)
         while True:
             try:
-                async with contextlib.aclosing(opened.confirmed(first, last)) as batches:
-                    async for batch in batches:
-                        yield batch
+                async with contextlib.aclosing(opened.confirmed(first, last)) as runs:
+                    async for run in runs:
+                        yield run
                 if last is None or self._chunks.start is None:
                     break
                 first, last = last + 1, None  # a record goes on behind the end
@@ -243,9 +250,9 @@ class StreamScanner:
         if not segment.is_in_progress:
             return
         if self._options.tail or await self._has_successor(segment):
-            async with contextlib.aclosing(self._tail(opened)) as batches:
-                async for batch in batches:
-                    yield batch
+            async with contextlib.aclosing(self._tail(opened)) as added:
+                async for each in added:
+                    yield each
 
     def _last_due(self, segment: SegmentMetadata) -> EntryId | None:
         """Return the entry behind which nothing of a completed segment is read; None: none is.
@@ -268,11 +275,11 @@ class StreamScanner:
             for other, _ in self._list
         )
 
-    async def _tail(self, opened: SegmentReader) -> AsyncGenerator[RecordBatch, None]:
+    async def _tail(self, opened: SegmentReader) -> AsyncGenerator[Iterable[RecordBatch], None]:
         """Yield what a writer adds until the ledger is closed; look around when nothing comes."""
         idle_s = 0.0
         stream = opened.tail(opened.next_entry)
-        pending: asyncio.Task[RecordBatch] | None = None
+        pending: asyncio.Task[Iterable[RecordBatch]] | None = None
         try:
             while True:
                 if self._is_beyond(Position(opened.segment.number, opened.next_entry, 0)):
@@ -280,7 +287,8 @@ class StreamScanner:
                 if opened.next_entry > opened.ledger.last_add_confirmed:
                     if self._gap is not None:
                         # What follows it may come at any time, or never.
-                        yield self._end_gap(Position(opened.segment.number, opened.next_entry, 0))
+                        behind = Position(opened.segment.number, opened.next_entry, 0)
+                        yield [self._end_gap(behind)]
                     self.at_tail.set()
                 if pending is None:
                     pending = asyncio.ensure_future(anext(stream))
@@ -290,13 +298,13 @@ class StreamScanner:
                     self.at_tail.clear()
                     self.unreachable = None
                     try:
-                        batch = finished.result()
+                        run = finished.result()
                     except StopAsyncIteration:
                         return
                     except DataLossError as error:
                         stream = opened.tail(self._pass_over(opened, error))
                         continue
-                    yield batch
+                    yield run
                     continue
                 idle_s += self._options.idle_warn_s
                 idle_s = await self._look_around(opened, idle_s)
@@ -362,6 +370,10 @@ class StreamScanner:
 
     def _due(self, batch: RecordBatch, *, is_compacted: bool) -> RecordBatch | None:
         """Return what is complete with what was read; None: nothing is."""
+        if not is_compacted and self._is_plainly_next(batch):
+            self._chunks.forget()
+            self._pass(batch)
+            return batch
         is_notice = isinstance(batch, Notice)
         if isinstance(batch, Notice) and isinstance(batch.item, Gap):
             return batch
@@ -385,16 +397,34 @@ class StreamScanner:
                 self._next = due.next_position
                 return None
             self._ended = self._end_gap(due.first_position, due.first_sequence_id)
-        self._next = due.next_position
         if is_notice:
+            self._next = due.next_position
             return due
-        self.expected = due.last_sequence_id + 1 if due.first_sequence_id >= 0 else None
-        self._is_from_earliest = False
-        self._numbers.records_read += len(due)
-        self._numbers.batches_read += 1
-        self.appended_at_ms = due.appended_at_ms
+        self._pass(due)
         whole = self._chunks.feed(due)
         return whole and whole.between(Position(0, 0, 0), self._options.end)
+
+    def _is_plainly_next(self, batch: RecordBatch) -> bool:
+        """Tell whether a batch is what nearly all are: the next records, as a whole and whole."""
+        return (
+            batch.first_sequence_id == self.expected
+            and type(batch) is RecordBatch
+            and batch.chunk is None
+            and self._gap is None
+            and self._options.end is None
+            and self._next <= batch.first_position
+        )
+
+    def _pass(self, batch: RecordBatch) -> None:
+        """Go on behind records that are handed out."""
+        count = len(batch.payloads)
+        first = batch.first_sequence_id
+        self._next = batch.next_position
+        self.expected = first + count if first >= 0 else None
+        self._is_from_earliest = False
+        self._numbers.records_read += count
+        self._numbers.batches_read += 1
+        self.appended_at_ms = batch.appended_at_ms
 
     def _check_dense(self, batch: RecordBatch, before: Position) -> None:
         expected, found = self.expected, batch.first_sequence_id

@@ -232,10 +232,11 @@ async def _find_within(
             low = middle
         else:
             high = middle - 1
-    async with contextlib.aclosing(opened.confirmed(low)) as batches:
-        async for batch in batches:
-            found = place(batch)
-            if found < len(batch):
-                segment, entry, slot = batch.first_position
-                return Position(segment, entry, slot + found)
+    async with contextlib.aclosing(opened.confirmed(low)) as runs:
+        async for run in runs:
+            for batch in run:
+                found = place(batch)
+                if found < len(batch):
+                    segment, entry, slot = batch.first_position
+                    return Position(segment, entry, slot + found)
     return None

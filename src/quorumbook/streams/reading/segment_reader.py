@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.client.reading.reader import LedgerReader
@@ -12,6 +12,7 @@ from quorumbook.errors import NoSuchEntryError, NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.gap import Gap
+from quorumbook.streams.format.lone_records import decode_lone_record
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID, SegmentMetadata
 from quorumbook.streams.reading.batches import RecordBatch
@@ -83,12 +84,15 @@ class SegmentReader:
 
     async def confirmed(
         self, first: EntryId, last: EntryId | None = None
-    ) -> AsyncGenerator[RecordBatch, None]:
+    ) -> AsyncGenerator[Iterator[RecordBatch], None]:
         """Yield the records of entries that are known to be confirmed.
 
         Args:
             first: The first entry.
             last: The last one; the last that is confirmed if not given.
+
+        Yields:
+            Those of some entries at a time, which are taken apart one by one.
         """
         confirmed = self.ledger.last_add_confirmed
         last = confirmed if last is None else min(last, confirmed)
@@ -100,16 +104,16 @@ class SegmentReader:
             else:
                 found = self.ledger.read_batches(first, last)
             async with contextlib.aclosing(found) as batches:
-                async for batch in self._records(batches):
-                    yield batch
+                async for run in self._records(batches):
+                    yield run
         self.next_entry = max(self.next_entry, last + 1)
 
-    async def tail(self, first: EntryId) -> AsyncGenerator[RecordBatch, None]:
-        """Yield the records of the entries from ``first`` on, until the ledger is closed."""
+    async def tail(self, first: EntryId) -> AsyncGenerator[Iterator[RecordBatch], None]:
+        """Yield likewise those from an entry on, until the ledger is closed."""
         self._begin(first)
         async with contextlib.aclosing(self.ledger.tail_batches(first)) as batches:
-            async for batch in self._records(batches):
-                yield batch
+            async for run in self._records(batches):
+                yield run
 
     def _begin(self, first: EntryId) -> None:
         self.next_entry = first
@@ -118,15 +122,28 @@ class SegmentReader:
 
     async def _records(
         self, batches: AsyncGenerator[EntryBatch, None]
-    ) -> AsyncGenerator[RecordBatch, None]:
-        number, ledger_id = self.segment.number, self.segment.ledger_id
+    ) -> AsyncGenerator[Iterator[RecordBatch], None]:
         try:
             async for entries in batches:
-                for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
-                    for batch in self._decode(number, ledger_id, entry_id, payload):
-                        yield batch
+                yield self._taken_apart(entries)
         except NoSuchEntryError as error:
             raise self._loss_of(error) from error
+
+    def _taken_apart(self, entries: EntryBatch) -> Iterator[RecordBatch]:
+        number, ledger_id = self.segment.number, self.segment.ledger_id
+        start = self.start_sequence_id
+        may_be_lone = self.segment.is_enveloped and not self.with_control
+        for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
+            lone = decode_lone_record(payload) if may_be_lone else None
+            if lone is None or self.count not in (lone[0], -1):
+                yield from self._decode(number, ledger_id, entry_id, payload)
+                continue
+            before, time_ms, txid, record = lone
+            self.count = before + 1
+            self.next_entry = entry_id + 1
+            sequence_id = -1 if start == UNKNOWN_SEQUENCE_ID else start + before
+            position = Position(number, entry_id, 1)
+            yield RecordBatch(position, sequence_id, (txid,), (record,), time_ms, ledger_id)
 
     def _loss_of(self, error: NoSuchEntryError) -> DataLossError:
         """Return what it means that no bookie has an entry."""

@@ -160,13 +160,14 @@ async def read_split(context: StreamContext, split: Split) -> AsyncGenerator[Rec
     try:
         if opened.ledger.last_add_confirmed < split.last_entry:
             await opened.ledger.read_last_add_confirmed()
-        batches = opened.confirmed(split.first_entry, split.last_entry)
-        async with contextlib.aclosing(batches):
-            async for batch in batches:
-                due = batch.between(split.start, split.end)
-                whole = due and chunks.feed(due)
-                if whole is not None:
-                    yield whole
+        runs = opened.confirmed(split.first_entry, split.last_entry)
+        async with contextlib.aclosing(runs):
+            async for run in runs:
+                for each in run:
+                    due = each.between(split.start, split.end)
+                    whole = due and chunks.feed(due)
+                    if whole is not None:
+                        yield whole
         if opened.next_entry <= split.last_entry:
             raise DataLossError(
                 f"entries {opened.next_entry} to {split.last_entry} of segment {split.segment} of "

@@ -106,13 +106,14 @@ async def _rows_of(
         raise _cleaned_up(context, draft)
     count = 0
     try:
-        async with contextlib.aclosing(opened.confirmed(0)) as batches:
-            async for batch in batches:
-                carried = None
-                if batch.attributes:
-                    carried = [record.attributes.encode() for record in batch]
-                count += len(batch)
-                yield batch.payloads, batch.txids, carried
+        async with contextlib.aclosing(opened.confirmed(0)) as runs:
+            async for run in runs:
+                for batch in run:
+                    carried = None
+                    if batch.attributes:
+                        carried = [record.attributes.encode() for record in batch]
+                    count += len(batch)
+                    yield batch.payloads, batch.txids, carried
     except NoSuchLedgerInMetadataError as error:
         raise _cleaned_up(context, draft) from error
     finally:
