@@ -22,6 +22,7 @@ from quorumbook.streams import (
 )
 from quorumbook.streams.cursors import lag
 from quorumbook.streams.errors import RecordTooLargeError
+from quorumbook.streams.format.control import CHUNK_SIZE_BYTES
 from quorumbook.streams.writing import intake, pending
 
 LARGE = bytes(range(250)) * 10
@@ -83,6 +84,16 @@ async def test_a_record_of_megabytes_is_read_as_it_was_written(ns: Namespace) ->
     assert (record.position, record.sequence_id, record.txid, record.key) == (*where[:2], 7, b"k")
     assert (b.position, b.sequence_id) == after[:2]
     assert (await stream.get(where.position)).payload == large
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+async def test_a_record_of_few_chunks_is_one_record(ns: Namespace, chunks: int) -> None:
+    await ns.create_stream("s")
+    large = os.urandom((chunks - 1) * CHUNK_SIZE_BYTES + 1)
+    async with ns.stream("s").writer() as writer:
+        await asyncio.gather(*map(writer.append, (b"a", large)))
+        await writer.append(b"b")
+    assert await read_all(ns.stream("s")) == [b"a", large, b"b"]
 
 
 async def test_positions_of_large_records_are_exact(ns: Namespace, small_entries: None) -> None:

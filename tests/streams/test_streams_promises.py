@@ -330,6 +330,27 @@ async def test_a_writer_may_end_with_the_segment_that_fails(
     assert len(await other.stream("s").segments()) == 2
 
 
+async def test_a_record_that_is_safe_is_told_so_though_others_of_its_turn_are_not(
+    ns: Namespace,
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    writer = await stream.writer(batch_bytes=1, max_in_flight_entries=1, on_segment_error="fail")
+    await writer.append(b"first")
+    futures = [writer.append_nowait(b"%d" % n) for n in range(3)]
+    async with asyncio.timeout(60):
+        while pump_of(writer).state.confirmed_to < 2:
+            await asyncio.sleep(0)
+    end_ledger_under(writer, NotEnoughBookiesError("answers are lost"))
+    assert (await futures[0]).sequence_id == 1
+    with pytest.raises(NotEnoughBookiesError):
+        await futures[2]
+    with pytest.raises(NotEnoughBookiesError):
+        await writer.close()
+    async with stream.writer() as following:
+        assert following.next_sequence_id >= 2
+
+
 async def test_a_writer_that_ends_with_its_segment_says_that_it_was_pushed_out(
     ns: Namespace, other: Namespace
 ) -> None:

@@ -110,6 +110,20 @@ async def test_what_is_confirmed_is_stored_and_what_comes_later_is_not_waited_fo
     assert await read_all(other.stream("s")) == [b"a", b"b", b"b", b"b"]
 
 
+async def test_small_entries_give_the_window_back_while_others_are_on_their_way(
+    ns: Namespace,
+) -> None:
+    await ns.create_stream("s")
+    options = {"batch_bytes": 1, "max_in_flight_entries": 1, "max_pending_records": 80}
+    async with ns.stream("s").writer(**options) as writer:
+        last = [writer.put(b"%d" % number) for number in range(80)][-1]
+        with pytest.raises(BackpressureError):
+            writer.put(b"one too many")
+        await writer.confirmed(last // 2)
+        assert writer.pending_records < 80
+    assert await read_all(ns.stream("s")) == [b"%d" % number for number in range(80)]
+
+
 async def test_a_writer_that_was_pushed_out_says_so_to_whoever_put(
     ns: Namespace, other: Namespace
 ) -> None:

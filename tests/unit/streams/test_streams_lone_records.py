@@ -10,8 +10,9 @@ from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.control import encode_time_note
 from quorumbook.streams.format.envelope import encode_entry
-from quorumbook.streams.format.lone_records import encode_lone_record
+from quorumbook.streams.format.lone_records import decode_lone_record, encode_lone_record
 from quorumbook.streams.format.records import CONTROL, encode_record
+from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.writing.packing import PackState
 from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
 from quorumbook.streams.writing.producers import Producers
@@ -32,6 +33,31 @@ def test_its_bytes_are_those_of_the_parts(size: int) -> None:
         payload = dice.randbytes(size)
         txid = dice.getrandbits(62)
         assert encode_lone_record(*fields, txid, payload) == _long_way(*fields, txid, payload)
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 1024])
+def test_it_is_taken_apart_as_by_the_long_way_or_not_at_all(size: int) -> None:
+    dice = random.Random(size)
+    taken = 0
+    for number in range(4000):
+        count_before = dice.choice((0, 7, 2**31, 2**32 - 2, 2**32 - 1))
+        payload = dice.randbytes(size)
+        entry = bytearray(encode_lone_record(count_before, dice.getrandbits(41), -1, 5, payload))
+        if number % 4:
+            entry[dice.randrange(71)] ^= 1 << dice.randrange(8)
+        if number % 4 == 3:
+            del entry[dice.randrange(len(entry)) :]
+        lone = decode_lone_record(bytes(entry))
+        if lone is None:
+            assert number % 4 or count_before == 2**32 - 1
+            continue
+        taken += 1
+        found = decode_user_records(bytes(entry), is_enveloped=True, count_before=lone[0])
+        assert found.count_after == lone[0] + 1
+        assert [note.appended_at_ms for note in found.notes] == [lone[1]]
+        assert [[*run.txids, *run.payloads] for run in found.runs] == [[*lone[2:]]]
+        assert [run[:2] for run in found.runs] == [(1, lone[0] + 1)]
+    assert taken > 800
 
 
 def _state(**options: object) -> PackState:
@@ -65,6 +91,9 @@ def _both_ways(monkeypatch: pytest.MonkeyPatch, seed: int, **options: object) ->
                     state.append(single(b"x" * size, None, attributes=carried), None)
                 else:
                     payloads = [b"y" * size] * dice.randrange(1, 4)
+                    if dice.random() < 0.5:
+                        sizes = dice.choices((0, 90, 200, 330, 1000), k=dice.randrange(1, 7))
+                        payloads = [b"z" * each for each in sizes]
                     state.append(PendingAppend(payloads, None), None)
             entries = _packed(state)
             seen += [(entry.data, entry.record_count, entry.last_slot) for entry in entries]

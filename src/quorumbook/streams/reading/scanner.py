@@ -122,7 +122,7 @@ class StreamScanner:
                                 yield ended
                             if due is not None:
                                 yield due
-                            if has_end and self._is_done_with(batch):
+                            if has_end and self._is_beyond(max(self._next, batch.first_position)):
                                 return
             except NoSuchLedgerInMetadataError:
                 # It was truncated as a whole, or merged into another, while it was read.
@@ -165,9 +165,6 @@ class StreamScanner:
 
     def _is_beyond(self, position: Position) -> bool:
         return self._end is not None and position >= self._end
-
-    def _is_done_with(self, batch: RecordBatch) -> bool:
-        return self._is_at_end or self._is_beyond(batch.first_position)
 
     def _choose(self) -> Listed | None:
         self._list.drop_before(self._next.segment)
@@ -491,18 +488,7 @@ class StreamScanner:
                 other.ledger_id == segment.ledger_id
                 and other.truncation is not Truncation.TRUNCATED
             ):
-                start = Position(segment.number, 0, 0)
-                behind = next_sequence_id(segment)
-                gap = Gap(
-                    start=max(start, self._next),
-                    end=Position(segment.number + 1, 0, 0),
-                    first_sequence_id=max(listed.start, -1) if self._next <= start else -1,
-                    next_sequence_id=-1 if behind is None else behind,
-                    reason=f"the ledger {segment.ledger_id} of segment {segment.number} of stream "
-                    f"{self._context.name} is gone",
-                    ledger_id=segment.ledger_id,
-                )
-                self._lose(gap)
+                self._lose(listed.gap_without_ledger(self._context.name, self._next))
                 return
 
     async def _wait_for_change(self) -> None:

@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from quorumbook.streams.format.gap import Gap
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
-from quorumbook.streams.segments import gap_between, start_sequence_ids
+from quorumbook.streams.segments import gap_between, next_sequence_id, start_sequence_ids
 from quorumbook.streams.stream_context import StreamContext
 
 #: So many segments are listed at a time: a stream may have many thousands.
@@ -24,6 +25,19 @@ class Listed(NamedTuple):
     segment: SegmentMetadata
     #: The sequence id of its first record; below 0 where it is not known.
     start: int
+
+    def gap_without_ledger(self, stream: str, read_to: Position) -> Gap:
+        """Return what a reader of a stream does not find behind a position: the ledger is gone."""
+        number, ledger_id = self.segment.number, self.segment.ledger_id
+        begin, behind = Position(number, 0, 0), next_sequence_id(self.segment)
+        return Gap(
+            start=max(begin, read_to),
+            end=Position(number + 1, 0, 0),
+            first_sequence_id=max(self.start, -1) if read_to <= begin else -1,
+            next_sequence_id=-1 if behind is None else behind,
+            reason=f"the ledger {ledger_id} of segment {number} of stream {stream} is gone",
+            ledger_id=ledger_id,
+        )
 
 
 class SegmentList:

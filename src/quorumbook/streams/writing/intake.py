@@ -37,6 +37,10 @@ from quorumbook.streams.writing.pending import PendingAppend, row_size, single
 
 #: What the head of an entry leaves to a run that is to fill it.
 _HEAD_ROOM_BYTES = 128
+#: A run of records for smaller entries has so many bytes all the same, and is cut up.
+_RUN_BYTES = 64 * 1024 - _HEAD_ROOM_BYTES
+#: Such a run takes no more than this part of the window: it is given back when all of it is safe.
+_PART_OF_WINDOW = 8
 #: More records than a run ever has.
 _TXIDS_LEFT = 1 << 20
 #: So many records join a run together.
@@ -81,10 +85,14 @@ class Intake:
         self._loop = asyncio.get_running_loop()
         self._max_record_bytes = known(policy.max_record_bytes)
         # What finds room in a run is small enough for the policy as well.
+        entry_bytes = max(state.batch_bytes - _HEAD_ROOM_BYTES, 1)
         self._run_bytes = min(
-            max(state.batch_bytes - _HEAD_ROOM_BYTES, 1),
+            max(entry_bytes, _RUN_BYTES),
             min(self._max_record_bytes, MAX_PAYLOAD_SIZE_BYTES) + HEADER_SIZE_BYTES,
         )
+        self._max_run_records = options.max_pending_records
+        if entry_bytes < self._run_bytes:
+            self._max_run_records = max(options.max_pending_records // _PART_OF_WINDOW, 1)
         self.state = state
         self.window = Window(options.max_pending_records, options.max_pending_bytes)
         #: Of the run; it takes so many records at most, and with their headers so many bytes more.
@@ -235,7 +243,8 @@ class Intake:
         room_bytes = min(self._run_bytes, half)
         if self._quota is not None:
             room_bytes = min(room_bytes, self._quota.room_bytes)
-        self.max_records = max(min(self.window.entries, half // ENTRY_OVERHEAD_BYTES), 1)
+        records = min(self.window.entries, half // ENTRY_OVERHEAD_BYTES, self._max_run_records)
+        self.max_records = max(records, 1)
         # The first one fits in any case: there is room for it, or the window is empty.
         self.room_bytes = max(room_bytes, size_bytes + HEADER_SIZE_BYTES)
         self.first_sequence_id = self.state.next_sequence_id

@@ -177,18 +177,12 @@ class PackState:
     @property
     def first_queued_txid(self) -> int:
         """The transaction id of that record; if none waits, of the end of the stream."""
-        if not self._queue:
-            return END_TXID
-        pending = self._queue[0]
-        return pending.txids[pending.packed]
+        return self._queue[0].next_txid if self._queue else END_TXID
 
     @property
     def txid_before_queued(self) -> int:
         """The transaction id of the record before the first that is in no entry yet; -1: none."""
-        if not self._queue:
-            return self._appended_txid
-        pending = self._queue[0]
-        return pending.txid_before(pending.packed)
+        return self._queue[0].txid_before_next if self._queue else self._appended_txid
 
     # Appending -----------------------------------------------------------------------------
 
@@ -321,8 +315,10 @@ class PackState:
         """Tell whether the next entry has one record, and nothing that takes a longer note."""
         assert self.tail is not None
         pending = self._queue[0]
+        left = pending.count - pending.packed
         if (
-            pending.count != 1
+            pending.is_chunked
+            or (pending.is_atomic and left > 1)
             or pending.attributes is not None
             or pending.host is not None
             or self._producer is not None
@@ -331,23 +327,27 @@ class PackState:
             or self.tail.further_chunks
         ):
             return False
+        if left > 1:
+            return pending.fitting(self.batch_bytes - _HEAD_SIZE_BYTES) <= 1
         if len(self._queue) == 1:
             return True
-        size = _HEAD_SIZE_BYTES + HEADER_SIZE_BYTES + pending.size_bytes
+        size = _HEAD_SIZE_BYTES + HEADER_SIZE_BYTES + len(pending.payloads[-1])
         return size >= self.batch_bytes or not self._queue[1].fitting(self.batch_bytes - size)
 
     def _pack_lone(self, tail: SegmentTail, now_ms: int) -> PackedEntry:
         """Do what ``pack`` does for an entry with one record, which takes a third of the time."""
-        pending = self._queue.popleft()
-        pending.packed = 1
+        pending = self._queue[0]
+        index, txid_before = pending.packed, pending.txid_before_next
+        pending.packed += 1
+        if pending.packed == pending.count:
+            self._queue.popleft()
         entry = PackedEntry(tail.entries)
-        entry.parts.append((pending, 0, 1, 1))
+        entry.parts.append((pending, index, 1, 1))
         entry.record_count = entry.last_slot = 1
         entry.packed_at_ms = now_ms
         data = encode_lone_record(
-            tail.record_count, now_ms, pending.last_txid_before,
-            pending.txids[0], pending.payloads[0],
-        )  # fmt: skip
+            tail.record_count, now_ms, txid_before, pending.txids[index], pending.payloads[index]
+        )
         self._seal(entry, data)
         self.queued_count -= 1
         return entry

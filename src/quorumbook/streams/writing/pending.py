@@ -143,7 +143,7 @@ class PendingAppend:
         return AppendedBatch(self.placements, self.first_sequence_id, self.txids)
 
     def each(self) -> Iterator[Appended]:
-        """Yield where each of the records is: all of them are confirmed."""
+        """Yield where each of the records is that are confirmed."""
         at = 0
         for ledger_id, (segment, entry, slot), count in self.placements:
             slots = zip(repeat(segment), repeat(entry), range(slot, slot + count))
@@ -174,6 +174,16 @@ class PendingAppend:
     def txid_before(self, index: int) -> int:
         """Return the transaction id of the record before one of these; -1 if there is none."""
         return self.txids[index - 1] if index else self.last_txid_before
+
+    @property
+    def next_txid(self) -> int:
+        """The transaction id of the first record that is not packed; there is one."""
+        return self.txids[self.packed]
+
+    @property
+    def txid_before_next(self) -> int:
+        """That of the record before; -1 if there is none."""
+        return self.txid_before(self.packed)
 
     def check_size(self, max_record_bytes: int = MAX_PAYLOAD_SIZE_BYTES) -> None:
         """Raise RecordTooLargeError if a record is too large, or what must be one entry."""
@@ -212,6 +222,9 @@ class PendingAppend:
             return count
         if self.is_atomic or count == 1:
             return 0
+        if self.even_size_bytes >= 0 and self.attributes is None:
+            most = room_bytes // (self.even_size_bytes + HEADER_SIZE_BYTES)
+            return max(0, min(most, count - self.packed))
         if self._ends is None:
             sizes: Iterable[int] = map(len, self.payloads)
             if self.attributes is not None:

@@ -234,10 +234,7 @@ class Pump:
             size_bytes += pending.size_bytes
             if not pending.future.done():
                 pending.future.set_result(pending.result())
-            if pending.futures:
-                for future, appended in zip(pending.futures, pending.each(), strict=False):
-                    if future is not None and not future.done():
-                        future.set_result(appended)
+            _tell_each(pending)
         if count:
             self.window.give_back(count, size_bytes + count * ENTRY_OVERHEAD_BYTES, 0)
         confirmed_to = self.state.confirmed_to
@@ -423,6 +420,7 @@ class Pump:
         self.intake.take()
         lost: list[asyncio.Future[Any] | None] = [future for *_, future in self._awaited]
         for pending in self.state.fail():
+            _tell_each(pending)  # those whose entries are safe
             lost += [pending.future, *pending.futures]
         for future in lost:
             if future is not None and not future.done():
@@ -471,3 +469,11 @@ class Pump:
         for future in idle:
             if not future.done():
                 future.set_result(None)
+
+
+def _tell_each(pending: PendingAppend) -> None:
+    """Tell those who wait for single records of an append where they are, as far as it is known."""
+    if pending.futures:
+        for future, appended in zip(pending.futures, pending.each(), strict=False):
+            if future is not None and not future.done():
+                future.set_result(appended)
