@@ -69,9 +69,9 @@ class Streams:
             "with the records of one entry; ours makes 64 KB by default, DistributedLog 1 KB",
             "`disk`: records of that size that three journals on this disk would take, in synced "
             "groups of 256 KB and with nothing else written",
-            "the peer is DistributedLog 4.18 on bookies of BookKeeper 4.18, the better of a call "
-            "for each entry (writeBulk) and a call for each record; a JVM's first rounds are not "
-            "counted",
+            "the peer is DistributedLog 4.18 on bookies of BookKeeper 4.18; of both the better of "
+            "a call for each entry (`append_batch_nowait`, writeBulk) and a call for each record "
+            "(`put`, write) counts; a JVM's first rounds are not counted",
             "readers make an object of every payload; `raw` reads the same ledgers and does not "
             "look into entries",
         ]
