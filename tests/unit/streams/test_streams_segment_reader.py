@@ -10,7 +10,7 @@ import pytest
 
 from quorumbook.client.reading.entries import EntryBatch
 from quorumbook.streams.errors import CorruptRecordsError
-from quorumbook.streams.format.lone_records import encode_lone_record
+from quorumbook.streams.format.plain_entries import encode_lone_record
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.reading.segment_reader import SegmentReader

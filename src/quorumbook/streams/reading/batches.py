@@ -165,6 +165,8 @@ class RecordBatch:
         return len(self.payloads)
 
     def __iter__(self) -> Iterator[Record]:
+        if len(self.payloads) == 1:
+            return iter((self._only(),))
         segment, entry, slot = self.first_position
         slots = range(slot, slot + len(self.payloads))
         positions = made(Position, zip(repeat(segment), repeat(entry), slots))
@@ -178,6 +180,14 @@ class RecordBatch:
             repeat(self.appended_at_ms), repeat(self.ledger_id), attributes,
         )  # fmt: skip
         return made(Record, rows)
+
+    def _only(self) -> Record:
+        position = self.first_position
+        carried = self.attributes.get(position.slot, _NOTHING) if self.attributes else _NOTHING
+        return Record(
+            position, self.sequence_id(0), self.txids[0], self.payloads[0],
+            self.appended_at_ms, self.ledger_id, carried,
+        )  # fmt: skip
 
     def record(self, index: int) -> Record:
         """Return the record with this index in the batch."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception by its nature
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from quorumbook.streams.errors import CorruptRecordsError
 from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.control import Chunk, EntryNote
 from quorumbook.streams.format.envelope import decode_entry, records_offset
+from quorumbook.streams.format.plain_entries import even_records
 from quorumbook.streams.format.record_sets import EntrySets
 from quorumbook.streams.format.records import (
     CONTROL,
@@ -20,7 +21,6 @@ from quorumbook.streams.format.records import (
     LogRecord,
     decode_records,
     first_header,
-    rows,
 )
 
 
@@ -182,46 +182,12 @@ def _check(record: LogRecord, count: int) -> None:
 
 
 _HEADER = Struct(">Qqi")
-_SIZE_OFFSET = 16
-
-
-class _Txids(Sequence[int]):
-    """The transaction ids of records of one size, looked up when somebody asks for them."""
-
-    __slots__ = ("_count", "_data", "_found", "_offset", "_size_bytes")
-
-    def __init__(self, data: bytes, offset: int, size_bytes: int, count: int) -> None:
-        self._data = data
-        self._offset = offset
-        self._size_bytes = size_bytes
-        self._count = count
-        self._found: tuple[int, ...] | None = None
-
-    def _all(self) -> tuple[int, ...]:
-        if self._found is None:
-            layout = rows("8xq4x{}x", self._size_bytes, self._count)
-            self._found = layout.unpack_from(self._data, self._offset)
-        return self._found
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
-    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
-        return self._all()[index]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._all())
 
 
 def _decode_ours(data: bytes, offset: int, count_before: int) -> DecodedEntry | None:
     """Take an entry of our writers apart whose records have one size, which is done at once.
 
-    They write a note and then user records, rarely in sets, so that first and last position
-    and the sizes between say that nothing is out of its place.
+    They write a note and then user records, rarely in sets.
 
     Returns:
         None if the entry is not of that kind, damaged ones included.
@@ -239,15 +205,10 @@ def _decode_ours(data: bytes, offset: int, count_before: int) -> DecodedEntry | 
     position = (first >> 16) & 0xFFFFFFFF
     if rest or count < 2 or position != (count_before + 1 if count_before >= 0 else position):
         return None
-    (last, *_) = _HEADER.unpack_from(data, len(data) - stride)
-    if first != position << 16 or last != (position + count - 1) << 16:
+    if first != position << 16:
         return None
-    for at in range(start + _SIZE_OFFSET, start + HEADER_SIZE_BYTES):
-        if data[at::stride].count(data[at]) != count:
-            return None
-    note = EntryNote.decode(data[offset + HEADER_SIZE_BYTES : start])
-    if note is None:
+    found = even_records(data, start, size, count, first)
+    note = None if found is None else EntryNote.decode(data[offset + HEADER_SIZE_BYTES : start])
+    if found is None or note is None:
         return None
-    payloads = rows("20x{}s", size, count).unpack_from(data, start)
-    run = UserRecords(1, position, _Txids(data, start, size, count), payloads)
-    return DecodedEntry([run], position + count - 1, False, [note])
+    return DecodedEntry([UserRecords(1, position, *found)], position + count - 1, False, [note])

@@ -19,6 +19,9 @@ R = TypeVar("R")
 #: Where a record is, and its sequence id.
 Place: TypeAlias = tuple[Position, int]
 
+_NONE_LEFT: repeat[None] = repeat(None, 0)
+_NO_RECORDS: Iterator[Any] = iter(())
+
 
 class HandOut(Generic[R]):
     """The batch that a reader is at; for each reader one, with one batch after the other."""
@@ -33,14 +36,15 @@ class HandOut(Generic[R]):
         """Go on with a batch, or without one; nothing more of the last one is handed out."""
         self.batch = batch
         self._told = 0
-        self._set(0)
+        #: So many were taken; as many as ``_left`` has are still in ``records``.
+        self._taken = 0
+        self._left: repeat[None] = _NONE_LEFT
+        #: What is handed out one by one: whoever takes the next of it has it handed out.
+        self.records: Iterator[tuple[R, None]] = _NO_RECORDS
 
     def _set(self, taken: int) -> None:
-        #: So many were taken; as many as ``_left`` has are still in ``records``.
         self._taken = taken
-        self._left: repeat[None] = repeat(None, 0)
-        #: What is handed out one by one: whoever takes the next of it has it handed out.
-        self.records: Iterator[tuple[R, None]] = iter(())
+        self._left, self.records = _NONE_LEFT, _NO_RECORDS
 
     @property
     def count(self) -> int:
@@ -60,9 +64,10 @@ class HandOut(Generic[R]):
     def one_by_one(self, rows: Callable[[RecordBatch], Iterator[Any]]) -> None:
         """Have what is left in ``records``, made of a batch by ``rows`` one after the other."""
         if self.batch is not None:
-            left = self.batch.part(self.count, len(self.batch))
-            self._taken = len(self.batch)
-            self._left = repeat(None, len(left))
+            taken, whole = self.count, len(self.batch)
+            left = self.batch.part(taken, whole) if taken else self.batch
+            self._taken = whole
+            self._left = repeat(None, whole - taken)
             self.records = zip(rows(left), self._left, strict=True)
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from quorumbook.errors import NoSuchEntryError, NoSuchLedgerInMetadataError
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import CorruptRecordsError, DataLossError
 from quorumbook.streams.format.gap import Gap
-from quorumbook.streams.format.lone_records import decode_lone_record
+from quorumbook.streams.format.plain_entries import decode_plain_entry
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import UNKNOWN_SEQUENCE_ID, SegmentMetadata
 from quorumbook.streams.reading.batches import RecordBatch
@@ -132,18 +132,18 @@ class SegmentReader:
     def _taken_apart(self, entries: EntryBatch) -> Iterator[RecordBatch]:
         number, ledger_id = self.segment.number, self.segment.ledger_id
         start = self.start_sequence_id
-        may_be_lone = self.segment.is_enveloped and not self.with_control
+        may_be_plain = self.segment.is_enveloped and not self.with_control
         for entry_id, payload in zip(entries.entry_ids, entries.payloads, strict=True):
-            lone = decode_lone_record(payload) if may_be_lone else None
-            if lone is None or self.count not in (lone[0], -1):
+            plain = decode_plain_entry(payload) if may_be_plain else None
+            if plain is None or self.count not in (plain.count_before, -1):
                 yield from self._decode(number, ledger_id, entry_id, payload)
                 continue
-            before, time_ms, txid, record = lone
-            self.count = before + 1
+            before, time_ms, txids, records = plain
+            self.count = before + len(records)
             self.next_entry = entry_id + 1
             sequence_id = -1 if start == UNKNOWN_SEQUENCE_ID else start + before
             position = Position(number, entry_id, 1)
-            yield RecordBatch(position, sequence_id, (txid,), (record,), time_ms, ledger_id)
+            yield RecordBatch(position, sequence_id, txids, records, time_ms, ledger_id)
 
     def _loss_of(self, error: NoSuchEntryError) -> DataLossError:
         """Return what it means that no bookie has an entry."""

@@ -25,7 +25,7 @@ from quorumbook.streams.format.control import (
     encode_time_note,
 )
 from quorumbook.streams.format.envelope import encode_entry_of
-from quorumbook.streams.format.lone_records import encode_lone_record
+from quorumbook.streams.format.plain_entries import encode_lone_record
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import (
     CONTROL,

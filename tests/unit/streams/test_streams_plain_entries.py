@@ -1,4 +1,4 @@
-"""An entry with one record is made by a shorter way, and has the bytes of the long one."""
+"""Plain entries are made and taken apart by a shorter way, as by the long one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorumbook.streams.format.attributes import Attributes
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.control import encode_time_note
 from quorumbook.streams.format.envelope import encode_entry
-from quorumbook.streams.format.lone_records import decode_lone_record, encode_lone_record
+from quorumbook.streams.format.plain_entries import decode_plain_entry, encode_lone_record
 from quorumbook.streams.format.records import CONTROL, encode_record
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.writing.packing import PackState
@@ -35,29 +35,44 @@ def test_its_bytes_are_those_of_the_parts(size: int) -> None:
         assert encode_lone_record(*fields, txid, payload) == _long_way(*fields, txid, payload)
 
 
-@pytest.mark.parametrize("size", [0, 1, 40, 1024])
-def test_it_is_taken_apart_as_by_the_long_way_or_not_at_all(size: int) -> None:
+def _plain(dice: random.Random, count_before: int, count: int, size: int) -> bytearray:
+    records = encode_record(CONTROL, count_before, -1, encode_time_note(dice.getrandbits(41)))
+    for number in range(count):
+        records += encode_record(0, count_before + 1 + number, 5 + number, dice.randbytes(size))
+    return bytearray(encode_entry(records))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 40])
+@pytest.mark.parametrize("size", [0, 1, 40])
+def test_a_plain_entry_is_taken_apart_as_by_the_long_way_or_not_at_all(
+    size: int, count: int
+) -> None:
     dice = random.Random(size)
     taken = 0
-    for number in range(4000):
-        count_before = dice.choice((0, 7, 2**31, 2**32 - 2, 2**32 - 1))
-        payload = dice.randbytes(size)
-        entry = bytearray(encode_lone_record(count_before, dice.getrandbits(41), -1, 5, payload))
-        if number % 4:
-            entry[dice.randrange(71)] ^= 1 << dice.randrange(8)
-        if number % 4 == 3:
+    for number in range(2000):
+        count_before = dice.choice((0, 7, 2**31, 2**32 - 50))
+        entry = _plain(dice, count_before, count, size)
+        for _ in range(number % 3):
+            # Of many records what is between is told by their sizes alone.
+            at = dice.randrange(71 if count > 16 else len(entry))
+            entry[at] ^= 1 << dice.randrange(8)
+        if number % 5 == 4:
             del entry[dice.randrange(len(entry)) :]
-        lone = decode_lone_record(bytes(entry))
-        if lone is None:
-            assert number % 4 or count_before == 2**32 - 1
+        plain = decode_plain_entry(bytes(entry))
+        if plain is None:
+            assert number % 3 or number % 5 == 4
             continue
         taken += 1
-        found = decode_user_records(bytes(entry), is_enveloped=True, count_before=lone[0])
-        assert found.count_after == lone[0] + 1
-        assert [note.appended_at_ms for note in found.notes] == [lone[1]]
-        assert [[*run.txids, *run.payloads] for run in found.runs] == [[*lone[2:]]]
-        assert [run[:2] for run in found.runs] == [(1, lone[0] + 1)]
-    assert taken > 800
+        found = decode_user_records(bytes(entry), is_enveloped=True, count_before=-1)
+        assert found.count_after == plain.count_before + count
+        assert [note.appended_at_ms for note in found.notes] == [plain.appended_at_ms]
+        ((slot, position, txids, payloads),) = found.runs
+        assert (slot, position) == (1, plain.count_before + 1)
+        assert (list(txids), list(payloads)) == (list(plain.txids), list(plain.payloads))
+    assert taken > 500
+    last = _plain(dice, 2**32 - 1 - count, count, size)
+    assert decode_plain_entry(bytes(last)) is not None
+    assert decode_plain_entry(bytes(_plain(dice, 2**32 - count, count, size))) is None
 
 
 def _state(**options: object) -> PackState:
