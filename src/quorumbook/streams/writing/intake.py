@@ -213,6 +213,17 @@ class Intake:
             self._futures.append(future)
         return self.first_sequence_id + before
 
+    def join(self, payload: bytes, future: FutureLike) -> bool:
+        """Have a record with a future join the run if all in it have one; False: it does not."""
+        room_bytes = self.room_bytes - len(payload) - HEADER_SIZE_BYTES
+        before = len(self.payloads)
+        if room_bytes < 0 or before >= self.max_records or len(self._futures) != before:
+            return False
+        self.room_bytes = room_bytes
+        self.payloads.append(payload)
+        self._futures.append(future)
+        return True
+
     def gather(self, payloads: Sequence[bytes], start: int) -> int:
         """Take in what finds room in the run of now, from one on; return how many did."""
         most = self.max_records - len(self.payloads)

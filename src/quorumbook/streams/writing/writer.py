@@ -206,6 +206,18 @@ class StreamWriter(ClosingQuietly):
         Raises:
             BackpressureError: too much is pending; ``await drain()`` and try again.
         """
+        if (
+            key is None
+            and headers is None
+            and event_time_ms is None
+            and txid is None
+            and producer_seq is None
+            and expected_sequence is None
+            and type(payload) is bytes
+        ):
+            told: asyncio.Future[Appended] = self._loop.create_future()
+            if self._intake.join(payload, told):
+                return told
         payload = payload if type(payload) is bytes else frozen(payload)
         carried = attributes_of(key, headers, event_time_ms)
         is_known = self._intake.is_known(producer_seq)
