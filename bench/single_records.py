@@ -53,8 +53,8 @@ NOTE = (
     "the only member of its group, and reads two partitions. Before each measurement the servers "
     "come to rest: bookies move what they acknowledged from journals to entry logs afterwards. "
     "Both clients are in one process, which keeps freed memory as commands do, and what it has "
-    "imported out of its collector's sight (docs/explanation/tuning.md). Servers' processor time counts all bookies, or the broker "
-    "with its JVM"
+    "imported out of its collector's sight (docs/explanation/tuning.md). Servers' processor time "
+    "counts all bookies, or the broker with its JVM"
 )
 
 
