@@ -31,7 +31,7 @@ from quorumbook.errors import BackpressureError
 from quorumbook.streams import Namespace, PartitionedStream, StreamPolicy
 from quorumbook.sync.streams import Namespace as BlockingNamespace
 from report import Goal, Scenario
-from stream_load import NAMESPACE
+from stream_load import NAMESPACE, put_all
 from systems import Missing, Own
 
 #: Records of a size, enough for half a second of whoever is fastest.
@@ -136,17 +136,8 @@ async def _put(address: str, name: str, size: int, records: int, *, futures: boo
         options = {"max_pending_records": WINDOW, "retention_interval_s": 0}
         async with ns.stream(name).writer(**options) as writer:
             await writer.append(b"first")
-            put = writer.append_nowait if futures else writer.put
-            start = time.perf_counter()
-            for _ in range(records - 1):
-                while True:
-                    try:
-                        put(payload)
-                        break
-                    except BackpressureError:
-                        await writer.drain()
-            await writer.flush()
-            return time.perf_counter() - start
+            call = writer.append_nowait if futures else writer.put
+            return await put_all(writer, call, payload, records - 1)
 
 
 def _put_blocking(address: str, name: str, size: int, records: int, *, futures: bool) -> float:

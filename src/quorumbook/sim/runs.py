@@ -53,21 +53,18 @@ def outcomes_of(
         yield outcomes
 
 
-def stay_on_one_processor(number: int) -> None:
-    """Keep this process to one of its processors, if that can be said here.
+def _stay_on_one_processor(taken: Synchronized[int]) -> None:
+    """Keep this process to the next of its processors, if that can be said here.
 
     Jobs of simulated workers are threads that take turns (``carriers.py``).  One that is woken on
     another processor takes up to twice as long as what it does.
     """
     if hasattr(os, "sched_setaffinity"):
         processors = sorted(os.sched_getaffinity(0))
+        with taken.get_lock():
+            taken.value += 1
+            number = taken.value
         os.sched_setaffinity(0, {processors[number % len(processors)]})
-
-
-def _take_a_processor(taken: Synchronized[int]) -> None:
-    with taken.get_lock():
-        taken.value += 1
-        stay_on_one_processor(taken.value)
 
 
 def _in_processes(
@@ -76,7 +73,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     for begin in range(0, len(seeds), _SEEDS_A_POOL):
         pool = ProcessPoolExecutor(
-            jobs, context, initializer=_take_a_processor, initargs=(context.Value("i", 0),)
+            jobs, context, initializer=_stay_on_one_processor, initargs=(context.Value("i", 0),)
         )
         try:
             yield from pool.map(run, seeds[begin : begin + _SEEDS_A_POOL], chunksize=_CHUNK)

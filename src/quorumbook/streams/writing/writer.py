@@ -206,6 +206,7 @@ class StreamWriter(ClosingQuietly):
         Raises:
             BackpressureError: too much is pending; ``await drain()`` and try again.
         """
+        future: asyncio.Future[Appended] = self._loop.create_future()
         if (
             key is None
             and headers is None
@@ -214,21 +215,18 @@ class StreamWriter(ClosingQuietly):
             and producer_seq is None
             and expected_sequence is None
             and type(payload) is bytes
+            and self._intake.join(payload, future)
         ):
-            told: asyncio.Future[Appended] = self._loop.create_future()
-            if self._intake.join(payload, told):
-                return told
+            return future
         payload = payload if type(payload) is bytes else frozen(payload)
         carried = attributes_of(key, headers, event_time_ms)
         is_known = self._intake.is_known(producer_seq)
         if txid is None and expected_sequence is None and not is_known:
-            future: asyncio.Future[Appended] = self._loop.create_future()
             self._put(payload, carried, producer_seq, future)
             return future
         first, duplicates = self._intake.first_new(producer_seq, 1)
         if duplicates:
             return self._loop.create_task(self._known_one(first))
-        future = self._loop.create_future()
         pending = single(payload, future, number=first, attributes=carried)
         self._append(pending, None if txid is None else (txid,), expected_sequence)
         return future
