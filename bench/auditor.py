@@ -112,7 +112,7 @@ async def _run(count: int, uri: str | None, steps: list[str]) -> None:
             if name not in steps:
                 continue
             async with Step(title, count):
-                await queue.set_checked_at_ms(check, 0)
+                await queue.ask_for_check(check)
                 await _until(lambda check=check: queue.checked_at_ms(check))
         if "lost" not in steps:
             return

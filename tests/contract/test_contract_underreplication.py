@@ -161,10 +161,30 @@ async def test_the_time_of_a_check_that_is_set_is_noticed(queues):
     one, two = queues
     for check in PeriodicCheck:
         bell = Bell()
-        assert await two.checked_at_ms(check, bell) is None
-        await one.set_checked_at_ms(check, 5)
+        never = await two.last_check(check, bell)
+        assert never.ended_at_ms is None
+        assert await one.end_check(check, 5, never)
         await bell.wait()
         assert await two.checked_at_ms(check) == 5
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+async def test_a_check_that_is_asked_for_while_it_runs_is_not_done_when_it_ends(
+    queues, asked_before
+):
+    one, two = queues
+    for check in PeriodicCheck:
+        if asked_before:
+            await two.ask_for_check(check)
+        before = await one.last_check(check)
+        await two.ask_for_check(check)
+        assert not await one.end_check(check, 5, before)
+        assert await one.checked_at_ms(check) == 0
+        again = await one.last_check(check)
+        assert again.revision != before.revision
+        assert await one.end_check(check, 6, again)
+        assert not await two.end_check(check, 7, again)  # its term was over
+        assert await two.checked_at_ms(check) == 6
 
 
 async def test_s73_marking_a_ledger_again_with_nothing_new_disturbs_only_who_is_at_it(queues):

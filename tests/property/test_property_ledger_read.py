@@ -202,7 +202,8 @@ def test_s33_an_entry_that_a_present_member_has_is_never_called_missing_while_re
     )
     waiting: list[tuple[SendRead, bool]] = []
     delivered = -1
-    for turn in range(400):
+    # A hundred moves may leave some five hundred questions, which are answered one a turn.
+    for turn in range(2000):
         for effect in reader.poll():
             match effect:
                 case SendRead():

@@ -15,7 +15,7 @@ from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import PeriodicCheck
+from quorumbook.metadata.recovery.switches import LastCheck, PeriodicCheck
 from quorumbook.metadata.uri import open_store
 
 
@@ -187,7 +187,7 @@ def test_the_status_says_who_is_auditor_and_what_was_checked(in_cluster, run):
         queue = UnderreplicationQueue(store)
         await queue.set_lost_bookie_delay_s(60)
         for at_s, check in enumerate(PeriodicCheck, 1):
-            await queue.set_checked_at_ms(check, at_s * 1000)
+            await queue.end_check(check, at_s * 1000, await queue.last_check(check))
         election = Election(store, TreePaths(store.ledgers_root).auditor_election, "b1:3181")
         election.stand()
         while await election.leader() is None:
@@ -232,7 +232,7 @@ def test_only_an_auditor_that_may_audit_is_triggered(in_cluster, run):
         done.append(await asyncio.to_thread(run, "trigger"))
         after = await queue.lost_bookie_delay()
         assert (after.seconds, after.revision > before.revision) == (60, True)
-        await queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 5)
+        await queue.end_check(PeriodicCheck.REPLICAS, 5, LastCheck(None, None))
         names = ("--check", "replicas", "--check", "ledgers")
         done.append(await asyncio.to_thread(run, "trigger", *names))
         assert await queue.lost_bookie_delay() == after

@@ -46,7 +46,7 @@ class Checked:
 
     async def check(self, check):
         """Run one check from its beginning to its end; return all marks."""
-        await self.queue.set_checked_at_ms(check, 0)
+        await self.queue.ask_for_check(check)
         if not self.auto_recovery.auditor.is_leading:
             self.auto_recovery.auditor.start()
         async with asyncio.timeout(60):
@@ -231,11 +231,37 @@ async def test_a_ledger_that_is_deleted_while_it_is_looked_at_is_not_marked(chec
     assert deletions
 
 
+async def test_a_check_that_is_asked_for_while_it_runs_runs_once_more(checked):
+    ledger = await checked.write()
+    bookie = checked.cluster.members(ledger)[0]
+    others = []
+
+    async def lose_another():
+        other = await checked.write()
+        del checked.cluster.members(other)[0].ledgers[other.id]
+        others.append(other.id)
+        await checked.queue.ask_for_check(PeriodicCheck.REPLICAS)
+
+    tasks = []
+
+    def on_list(request):
+        if isinstance(request, ListEntries) and not tasks:
+            tasks.append(asyncio.ensure_future(lose_another()))
+            return 0.2  # the ledgers of this run are known by now
+        return None
+
+    bookie.on_request = on_list
+    found = await checked.check(PeriodicCheck.REPLICAS)
+    await asyncio.gather(*tasks)
+    assert set(found) == set(others)
+    assert others
+
+
 async def test_checks_are_off_while_auditing_is(checked):
     ledger = await checked.write()
     del checked.cluster.members(ledger)[0].ledgers[ledger.id]
     await checked.queue.disable()
-    await checked.queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0)
+    await checked.queue.ask_for_check(PeriodicCheck.REPLICAS)
     checked.auto_recovery.auditor.start()
     while not checked.auto_recovery.auditor.is_leading:
         await asyncio.sleep(0.005)

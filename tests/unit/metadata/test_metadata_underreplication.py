@@ -92,7 +92,7 @@ async def test_switches_delays_and_times_of_checks_are_the_peers(store, queue):
     ]
     for check in PeriodicCheck:
         assert await queue.checked_at_ms(check) is None
-        await queue.set_checked_at_ms(check, 1_700_000_000_123)
+        await queue.end_check(check, 1_700_000_000_123, await queue.last_check(check))
         data = (await store.get(f"{BASE}/{check.value[0]}")).data
         assert data == GOLDEN[f"{check.value[0]} (binary)"]
         assert await queue.checked_at_ms(check) == 1_700_000_000_123
@@ -179,7 +179,7 @@ async def test_damaged_settings_are_said_to_be_damaged(store, queue):
     await store.set(f"{BASE}/lostBookieRecoveryDelay", b"soon")
     with pytest.raises(MetadataFormatError, match="lostBookieRecoveryDelay"):
         await queue.lost_bookie_delay_s()
-    await queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 1)
+    await queue.ask_for_check(PeriodicCheck.REPLICAS)
     await store.set(f"{BASE}/replicascheckctime", b"\xff")
     with pytest.raises(MetadataFormatError, match="replicascheckctime"):
         await queue.checked_at_ms(PeriodicCheck.REPLICAS)

@@ -136,7 +136,7 @@ async def _audit_now(ask: Ask) -> object:
         if check is None:
             await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
         else:
-            await queue.set_checked_at_ms(_CHECKS[check], 0)
+            await queue.ask_for_check(_CHECKS[check])
     finally:
         queue.close()
     return {"triggered": check or "lost-bookies"}

@@ -1,8 +1,9 @@
 """The checks that an auditor runs from time to time, over all ledgers.
 
 When a check ended last stands in the metadata, in the peer's nodes, so that it outlives auditors;
-setting that to 0 has it run now, whatever its interval is.  One check runs at a time, and audits
-for lost bookies don't wait for it.  What a check looks at is ``ledger_checks``'s.
+setting that to 0 has it run now, whatever its interval is, and once more if it is running.  One
+check runs at a time, and audits for lost bookies don't wait for it.  What a check looks at is
+``ledger_checks``'s.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quorumbook.autorecovery.audits.cluster_view import ClusterView
 from quorumbook.autorecovery.audits.ledger_checks import LedgerCheck
@@ -20,7 +22,7 @@ from quorumbook.errors import LocalProtocolError, NoSuchLedgerInMetadataError, Q
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
-from quorumbook.metadata.recovery.switches import PeriodicCheck
+from quorumbook.metadata.recovery.switches import LastCheck, PeriodicCheck
 from quorumbook.metadata.store import MetadataStore
 
 _log = logger("autorecovery.auditor")
@@ -46,6 +48,14 @@ class CheckPlan:
     interval_s: float
     #: Begins a run.
     begin: Callable[[], LedgerCheck]
+
+
+class _Due(NamedTuple):
+    """The check that comes first."""
+
+    wait_s: float
+    plan: CheckPlan
+    before: LastCheck
 
 
 def due_in_s(checked_at_ms: int | None, interval_s: float, wall_ms: int) -> float | None:
@@ -119,9 +129,10 @@ class PeriodicChecks:
         """Run the check that is due first, or wait until something changes."""
         self._news.clear()
         await self._view.fresh()
-        wait_s, plan = await self._first() if self._view.is_enabled else (None, None)
-        if plan is not None and wait_s == 0:
-            await self._check(plan)
+        first = await self._first() if self._view.is_enabled else None
+        wait_s = None if first is None else first.wait_s
+        if first is not None and wait_s == 0:
+            await self._check(first.plan, first.before)
             return
         try:
             async with asyncio.timeout(wait_s):
@@ -129,17 +140,17 @@ class PeriodicChecks:
         except TimeoutError:
             pass
 
-    async def _first(self) -> tuple[float | None, CheckPlan | None]:
+    async def _first(self) -> _Due | None:
         self._store.unwatch(self._watch)
-        first: tuple[float | None, CheckPlan | None] = (None, None)
+        first: _Due | None = None
         for plan in self._plans:
-            checked_at_ms = await self._queue.checked_at_ms(plan.check, self._watch)
-            wait_s = due_in_s(checked_at_ms, plan.interval_s, self._clock.wall_ms())
-            if wait_s is not None and (first[0] is None or wait_s < first[0]):
-                first = (wait_s, plan)
+            before = await self._queue.last_check(plan.check, self._watch)
+            wait_s = due_in_s(before.ended_at_ms, plan.interval_s, self._clock.wall_ms())
+            if wait_s is not None and (first is None or wait_s < first.wait_s):
+                first = _Due(wait_s, plan, before)
         return first
 
-    async def _check(self, plan: CheckPlan) -> None:
+    async def _check(self, plan: CheckPlan, before: LastCheck) -> None:
         check, began_ns = plan.begin(), self._clock.now_ns()
         marked = 0
 
@@ -153,7 +164,8 @@ class PeriodicChecks:
         is_good = False
         try:
             await walk.run(at_once=_AT_ONCE)
-            await self._queue.set_checked_at_ms(plan.check, self._clock.wall_ms())
+            # Who asked meanwhile wants all ledgers looked at as they are by now.
+            await self._queue.end_check(plan.check, self._clock.wall_ms(), before)
             is_good = True
         finally:
             seconds = (self._clock.now_ns() - began_ns) / _SECOND

@@ -50,6 +50,8 @@ class Registrar:
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._registered_read_only = False
+        #: A move that failed may be done all the same, now or in the next session.
+        self._is_moving = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -95,12 +97,13 @@ class Registrar:
             await self._changed.wait()
             self._changed.clear()
             try:
-                while (wanted := self._is_read_only()) != self._registered_read_only:
+                while self._is_moving or self._is_read_only() != self._registered_read_only:
+                    wanted, self._is_moving = self._is_read_only(), True
                     if wanted:
                         await self._registration.set_read_only()
                     else:
                         await self._registration.set_writable()
-                    self._registered_read_only = wanted
+                    self._registered_read_only, self._is_moving = wanted, False
                     self._show()
             except MetadataError as error:
                 _log.warning("the bookie's state is not registered yet: %s", error)

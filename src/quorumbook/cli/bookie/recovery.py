@@ -211,7 +211,7 @@ async def _trigger(call: Call, checks: Sequence[str]) -> Row:
         if not await queue.is_enabled():
             raise NoAuditorError("auditing is switched off; `quorumbook recovery enable` allows it")
         for name in checks:
-            await queue.set_checked_at_ms(PeriodicCheck[_CHECKS[name]], 0)
+            await queue.ask_for_check(PeriodicCheck[_CHECKS[name]])
         if not checks:
             await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
     return {"auditor": found, "triggered": list(checks) or ["lost-bookies"]}

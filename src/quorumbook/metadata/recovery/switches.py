@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from quorumbook.errors import (
     LocalProtocolError,
     MetadataFormatError,
+    MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
 )
@@ -57,6 +58,15 @@ class LostBookieDelay(NamedTuple):
     seconds: int
     #: Differs whenever it was set in between, also to the same value.
     revision: tuple[int, int]
+
+
+class LastCheck(NamedTuple):
+    """What is known of the last run of a check."""
+
+    #: By the wall clock of who ran it; None if none ever ended, 0 if one is asked for.
+    ended_at_ms: int | None
+    #: Differs whenever the time was set in between, also to the same value; None: never set.
+    revision: tuple[int, int] | None
 
 
 class RecoverySwitches:
@@ -135,10 +145,10 @@ class RecoverySwitches:
                 self._store, lambda: create_with_parents(self._store, path, data)
             )
 
-    async def checked_at_ms(self, check: PeriodicCheck, watch: Watch | None = None) -> int | None:
-        """Return when a check ended last; None if it never did.
+    async def last_check(self, check: PeriodicCheck, watch: Watch | None = None) -> LastCheck:
+        """Return when a check ended last.
 
-        The watch runs when that changes.
+        The watch runs when that changes, also to the value that it has.
 
         Raises:
             MetadataFormatError: the node is damaged.
@@ -147,17 +157,46 @@ class RecoverySwitches:
         path = self._node(name)
         node = await self._store.exists(path, watch)
         if node is None:
-            return None
+            return LastCheck(None, None)
         try:
             message = message_class(message_name).FromString(node.data)
         except DecodeError as error:
             raise MetadataFormatError(f"metadata node {path} cannot be understood") from error
-        return int(getattr(message, field)) if message.HasField(field) else None
+        ended_at_ms = int(getattr(message, field)) if message.HasField(field) else None
+        return LastCheck(ended_at_ms, (node.creation_id, node.version))
 
-    async def set_checked_at_ms(self, check: PeriodicCheck, ms: int) -> None:
-        """Remember when a check ended."""
-        name, message_name, field = check.value
-        await self._put(name, message_class(message_name)(**{field: ms}).SerializeToString())
+    async def checked_at_ms(self, check: PeriodicCheck) -> int | None:
+        """Return when a check ended last; None if it never did, 0 if it is asked for."""
+        return (await self.last_check(check)).ended_at_ms
+
+    async def ask_for_check(self, check: PeriodicCheck) -> None:
+        """Have a check run now; one that is under way now does not count."""
+        await self._put(check.value[0], _time_of(check, 0))
+
+    async def end_check(self, check: PeriodicCheck, ended_at_ms: int, before: LastCheck) -> bool:
+        """Remember when a check ended, unless another was asked for after it began.
+
+        Args:
+            check: Which.
+            ended_at_ms: By the wall clock.
+            before: What was known when it began.
+        """
+        await self._ensure_layout()
+        path, data = self._node(check.value[0]), _time_of(check, ended_at_ms)
+        store = self._store
+
+        async def put() -> None:
+            if before.revision is None:
+                await create_with_parents(store, path, data)
+            else:
+                creation_id, version = before.revision
+                await store.set(path, data, version, creation_id)
+
+        try:
+            await with_living_session(store, put)
+        except (MetadataVersionConflict, NodeExistsError, NoSuchNodeError):
+            return False
+        return True
 
     # The tree
 
@@ -197,3 +236,9 @@ class RecoverySwitches:
         with contextlib.suppress(NodeExistsError):
             await with_living_session(self._store, create)
         await self._check_layout()
+
+
+def _time_of(check: PeriodicCheck, ms: int) -> bytes:
+    _name, message_name, field = check.value
+    encoded: bytes = message_class(message_name)(**{field: ms}).SerializeToString()
+    return encoded

@@ -359,7 +359,7 @@ async def have_copies_counted(life: ActorsLife, process: Process) -> None:
     """Ask the auditor to count all copies, and wait until it has."""
     async with started(life, process) as client:
         queue = UnderreplicationQueue(client_store(client), process.name)
-        await insist(lambda: queue.set_checked_at_ms(PeriodicCheck.REPLICAS, 0))
+        await insist(lambda: queue.ask_for_check(PeriodicCheck.REPLICAS))
         checked_at_ms: int | None = 0
         while not checked_at_ms:
             await asyncio.sleep(0.2)

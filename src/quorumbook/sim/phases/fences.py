@@ -81,6 +81,8 @@ class Fences(SearchPhase):
     def _fence(self, ledger_id: LedgerId) -> None:
         tape = self._tape
         self._life.history.on_new = lambda _: None
+        if not self._life.is_rough:
+            return  # nobody would have the writer go on
         self._stop_writer()
         if tape.chance(0.7):
             for machine in self._bookies:

@@ -126,7 +126,8 @@ class Keys(SearchPhase):
         # Until somebody has it, whoever made it may take it back.
         self._life.history.ledgers[ledger_id].is_doomed = True
         self._new.append(ledger_id)
-        self._on_new(ledger_id)
+        if self._life.is_rough:
+            self._on_new(ledger_id)
 
     async def _create(self, process: Process, *, is_alone: bool) -> None:
         life, tape, plan = self._life, self._tape, self._life.plan
