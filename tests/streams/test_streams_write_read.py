@@ -20,6 +20,8 @@ from quorumbook.streams.errors import (
     WriterBusyError,
     WriterFencedError,
 )
+from quorumbook.streams.reading import seek
+from quorumbook.streams.stream_context import StreamContext
 
 
 async def read_all(stream: Stream, start: object = "earliest", **options: object) -> list[bytes]:
@@ -198,6 +200,37 @@ async def test_a_reader_begins_where_it_is_told(ns: Namespace) -> None:
         async with stream.reader("latest") as reader:
             await writer.append(b"new", txid=200)
             assert (await anext(reader)).payload == b"new"
+
+
+@pytest.mark.parametrize("already", [0, 2])
+@pytest.mark.parametrize("start", [TxId(10), SequenceId(2), datetime(2000, 1, 1, tzinfo=UTC)])
+async def test_what_is_looked_for_may_be_in_a_segment_that_begins_meanwhile(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, already: int, start: object
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+
+    async def write(first: int, count: int) -> None:
+        async with stream.writer() as writer:
+            for number in range(first, first + count):
+                await writer.append(b"%d" % number, txid=number * 5)
+
+    await write(0, already)
+    end_of = seek.end_position
+    late = [(already, 3)]
+
+    async def end_position(context: StreamContext) -> Position:
+        if late:
+            await write(*late.pop())
+        return await end_of(context)
+
+    monkeypatch.setattr(seek, "end_position", end_position)
+    first = 0 if isinstance(start, datetime) else 2
+    found = await read_all(stream, start)
+    if late:  # there was a record to be led to
+        assert (already, first) == (2, 0)
+    else:
+        assert found == [b"%d" % number for number in range(first, already + 3)]
 
 
 async def test_a_reader_stops_before_its_end_and_goes_on_after_a_break(ns: Namespace) -> None:

@@ -212,9 +212,14 @@ async def _find(
                 return found
             if segment is segments[-1] and segment.is_in_progress:
                 return Position(segment.number, opened.next_entry, 0)
+        if segments and segments[-1].number >= first:
+            first = segments[-1].number + 1
+            continue
+        end = await end_position(context)
+        # A segment that began meanwhile may have the record, before what is its end by now.
+        segments = await context.nodes.segments(first=first, limit=1)
         if not segments or segments[-1].number < first:
-            return await end_position(context)
-        first = segments[-1].number + 1
+            return end
 
 
 async def _find_within(
