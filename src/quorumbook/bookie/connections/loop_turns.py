@@ -111,6 +111,10 @@ class Weight(IntEnum):
     """Anybody's: nothing of it was carried out yet."""
 
 
+#: To walk through an enumeration takes as long as what is asked of each of its members.
+_WEIGHTS = tuple(Weight)
+
+
 class TurnQueue:
     """Connections with requests to carry out: small chunks first, those of strangers last.
 
@@ -132,10 +136,10 @@ class TurnQueue:
         self._is_busy = False
         #: Whether those go on who wait for the journals.
         self.admits_heavy = admits_heavy
-        self._waiting: tuple[OrderedDict[Asker, None], ...] = tuple(OrderedDict() for _ in Weight)
+        self._waiting: tuple[OrderedDict[Asker, None], ...] = tuple(OrderedDict() for _ in _WEIGHTS)
         self._is_scheduled = False
         #: Which kinds have one in turn go on; the first is whose turn it was last.
-        self._others = deque(weight for weight in Weight if weight is not Weight.SMALL)
+        self._others = deque(weight for weight in _WEIGHTS if weight is not Weight.SMALL)
 
     @property
     def has_heavy(self) -> bool:
@@ -166,7 +170,8 @@ class TurnQueue:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _may_go_on(self) -> bool:
-        return any(map(self._has, Weight))
+        small, middle, heavy, unproven = self._waiting
+        return bool(small or middle or unproven or (heavy and self.admits_heavy()))
 
     def _go_on(self) -> None:
         self._is_scheduled = False
@@ -176,7 +181,7 @@ class TurnQueue:
             self._others.rotate(-1)
             if self._carry_on(self._others[0]):
                 break
-        for weight in Weight:
+        for weight in _WEIGHTS:
             while not self._turn.is_over and self._carry_on(weight):
                 pass
         if self._is_busy != self._may_go_on():
