@@ -113,16 +113,22 @@ def figure_table(figures: list[Figure]) -> list[str]:
     return lines
 
 
+#: The systems of ``bench.md``, in the order of its columns.
+COLUMNS = ("own", "floor", "peer", "mixed v2", "mixed v3", "plain", "ZooKeeper")
+
+
 def write(
     scenarios: list[Scenario], figures: list[Figure], notes: list[str], rounds: int, target: Path
 ) -> None:
     """Write the table and the raw values."""
     lines = ["# Measurements", "", f"`make bench`, {rounds} alternating rounds.", ""]
     lines += [f"- {line}" for line in [*machine(), *notes]]
-    lines += ["", *table(scenarios, ["own", "floor", "peer", "mixed v2", "mixed v3"])]
+    measured = [name for name in COLUMNS if any(name in each.values for each in scenarios)]
+    lines += ["", *table(scenarios, measured)]
     lines += figure_table(figures)
     target.mkdir(parents=True, exist_ok=True)
-    (target / "bench.md").write_text("\n".join(lines) + "\n")
+    remarks = (Path(__file__).parent / "remarks.md").read_text()
+    (target / "bench.md").write_text("\n".join(lines) + "\n" + remarks)
     raw = {
         "machine": machine(),
         "rounds": rounds,

@@ -129,6 +129,8 @@ class Own:
         self._always = always
         self.processes = Processes(directory)
         self.uri = uri or f"sqlite:///{directory}/metadata.db"
+        #: What loads are told besides.
+        self.load_settings: dict[str, str] = {}
         self.ports = [free_port() for _ in range(bookies)]
 
     def start(self, settings: dict[str, str] = PEER_CACHES) -> None:
@@ -169,6 +171,7 @@ class Own:
             capture_output=True,
             text=True,
             check=False,
+            env={**os.environ, **self.load_settings},
         )
         if done.returncode:
             raise RuntimeError(f"quorumbook bench {' '.join(words)}: {done.stderr[-500:]}")
@@ -391,6 +394,7 @@ class Mixed(Own):
         super().__init__(directory, uri=java.uri.replace("/ledgers", "/mixed"))
 
         ca = Authority(directory)
+        self._ca_file = ca.ca_file
         self._issued = ca.issue("bookie", ips=["127.0.0.1"], dns=["localhost"])
         #: What the peer's client is told to come over TLS, which the bookies offer.
         self.tls = {
@@ -406,6 +410,16 @@ class Mixed(Own):
             "QUORUMBOOK_TLS_KEY_FILE": self._issued.key_file,
         }
         super().start_bookies({**settings, **tls})
+
+    @contextlib.contextmanager
+    def loads_over_tls(self) -> Iterator[None]:
+        """Have our own client come over TLS meanwhile."""
+        tls = {"QUORUMBOOK_TLS_ENABLED": "true", "QUORUMBOOK_TLS_CA_FILE": self._ca_file}
+        before, self.load_settings = self.load_settings, tls
+        try:
+            yield
+        finally:
+            self.load_settings = before
 
     @contextlib.contextmanager
     def canned(self, ledger_id: int, count: int, size: int) -> Iterator[None]:
