@@ -310,6 +310,17 @@ def test_a_handshake_waits_for_a_turn_that_has_time(ca: Authority) -> None:
     assert not pair.below.is_paused
 
 
+def test_what_comes_behind_a_handshake_in_one_chunk_is_no_part_of_it(ca: Authority) -> None:
+    pair = _Pair(ca, _Turns(1000))
+    pair.tls.data_received(pair.hello())
+    pair._in.write(pair.below.take())
+    pair.client.do_handshake()
+    pair.tls.data_received(pair.records([bytes(16000)] * 15))
+    assert pair.done == [None]
+    assert len(pair.above.data) == 240_000
+    assert not pair.below.is_closed
+
+
 def test_a_handshake_of_many_bytes_is_given_up(ca: Authority) -> None:
     turns = _Turns(10**6)
     pair = _Pair(ca, turns)
@@ -334,7 +345,7 @@ def _with_a_rest(ca: Authority) -> tuple[_Turns, _Pair]:
     pair = _Pair(ca, turns)
     turns.left = 100
     pair.shake()
-    pair.tls.data_received(pair.records([bytes(16000)] * 8))
+    pair.tls.data_received(pair.records([bytes(1000)] * 128))
     return turns, pair
 
 
