@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from bookie_harness import RawClient, cluster, options_in, real_bookie, v2_adds
 
 from doubles.waiting import until
+from quorumbook.bookie.membership import healing as membership_healing
+from quorumbook.bookie.membership.healing import lacks
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
 from quorumbook.errors import CookieMissingError
@@ -130,6 +133,37 @@ async def test_damage_of_entries_that_are_expected_elsewhere_now_is_forgotten(
             await until(lambda: healing.statistics.healed_ledgers)
             assert await bookie.storage.scrub.damaged_runs() == []
             assert await status_of(bookie, 1, 4) is Status.NO_ENTRY
+
+
+async def test_damage_that_is_found_while_doubt_ends_stays_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster() as store:
+        await LedgerManager(store).create(ledger(1, "one", "two"))
+        async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
+            await write(bookie, 1, list(range(10)))
+            await bookie.storage.put_in_limbo([1], fence=False)
+        looks: list[bool] = []
+
+        async def lacks_until_scrub_looks(*given: Any) -> bool:
+            looks.append(await lacks(*given))
+            if len(looks) == 1:
+                flip(tmp_path, 1, 4)
+                assert bookie.healing is not None
+                await bookie.healing.scrubber.cycle()
+            return looks[-1]
+
+        monkeypatch.setattr(membership_healing, "lacks", lacks_until_scrub_looks)
+        only_healing = replace(EAGER, interval_s=0)
+        async with real_bookie(tmp_path, store, bookie_id="one", scrub=only_healing) as bookie:
+
+            async def is_doubt_over() -> bool:
+                return not await bookie.storage.scrub.ledgers_in_limbo()
+
+            await until(is_doubt_over)
+            assert looks[0] is False, "all was there when it was looked at"
+            assert await status_of(bookie, 1, 4) is Status.IO_ERROR
+            await until(lambda: marked(store, 1))
 
 
 async def test_an_open_ledger_keeps_its_damage_until_it_is_closed(tmp_path: Path) -> None:

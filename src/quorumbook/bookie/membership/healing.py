@@ -184,9 +184,10 @@ class Healing:
                 and not await self._scrub_storage.damaged_runs(metadata.ledger_id)
                 and (not await self._is_in_limbo(metadata.ledger_id))
             )
+        # Before the entries are counted: what is found damaged after that stays on record.
+        left = await self._scrub_storage.damaged_runs(metadata.ledger_id)
         if await self._lacks(metadata):
             return False
-        left = await self._scrub_storage.damaged_runs(metadata.ledger_id)
         await self._scrub_storage.record([(row, ()) for row in left])
         await self._storage.clear_limbo([metadata.ledger_id])
         return True
