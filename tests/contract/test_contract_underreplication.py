@@ -202,6 +202,27 @@ async def test_s73_marking_a_ledger_again_with_nothing_new_disturbs_only_who_is_
     assert await two.read(7) == Mark(7, ("b1", "b2", "b3"), 5)
 
 
+async def test_s73_a_ledger_marked_again_right_before_its_worker_is_done_stays(
+    queues, other, monkeypatch
+):
+    one, two = queues
+    path = TreePaths("/ledgers").underreplicated(7)
+    await one.mark(7, ["b1"])
+    work = await one.take()
+    get = other.get
+
+    async def read_before_the_worker_is_done(asked, *arguments):
+        found = await get(asked, *arguments)
+        if asked == path and one.is_held(work):
+            await one.done(work)
+        return found
+
+    monkeypatch.setattr(other, "get", read_before_the_worker_is_done)
+    await two.mark(7, ["b1"])
+    assert not one.is_held(work)
+    assert await two.read(7) == Mark(7, ("b1",))
+
+
 async def test_a_ledger_is_taken_by_its_id_whether_it_is_marked_or_not(queues):
     one, two = queues
     work = await one.take_this(7)

@@ -146,15 +146,17 @@ class UnderreplicationQueue(RecoverySwitches):
             await create_with_parents(self._store, path, wanted.encode())
             return True
         try:
+            # Before the mark is read: one that is there when nobody was at it is left to workers
+            # who begin later.
+            lock = self._paths.underreplicated_lock(wanted.ledger_id)
+            is_anybody_at_it = await self._store.exists(lock) is not None
             node = await self._store.get(path)
             old = Mark.decode(wanted.ledger_id, node.data, path)
             ctime_ms = wanted.ctime_ms if old.ctime_ms is None else old.ctime_ms
             replicas = tuple(dict.fromkeys((*old.replicas, *wanted.replicas)))
             merged = Mark(wanted.ledger_id, replicas, ctime_ms)
-            if merged == old:
-                lock = self._paths.underreplicated_lock(wanted.ledger_id)
-                if await self._store.exists(lock) is None:
-                    return True
+            if merged == old and not is_anybody_at_it:
+                return True
             await self._store.set(path, merged.encode(), *node.revision)
         except (NoSuchNodeError, MetadataVersionConflict, MetadataFateUnknownError):
             return False
