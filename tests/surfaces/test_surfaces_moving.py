@@ -19,7 +19,7 @@ from quorumbook.client.context import client_store
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.recovery.locks import ReplicationLocks
-from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue
 from quorumbook.testing import LocalCluster
 
 PATIENCE_S = 30.0
@@ -150,6 +150,21 @@ def test_a_lost_bookies_copies_are_made_anew_and_marks_of_it_go(cluster, run):
 
     assert do(cluster, look) == []
     assert lost in cookies(cluster)
+
+
+def test_a_mark_that_names_nobody_is_left_to_a_worker(cluster, run):
+    ledger_id = write(cluster)
+    lost = ensemble(cluster, ledger_id)[0]
+    cluster.stop(lost)
+    do(cluster, lambda client: UnderreplicationQueue(client_store(client)).mark(ledger_id, []))
+    run(cluster, "recover", lost)
+    assert lost not in ensemble(cluster, ledger_id)
+
+    async def look(client):
+        queue = UnderreplicationQueue(client_store(client))
+        return [(mark, await queue.worker_of(ledger_id)) async for mark in queue.list()]
+
+    assert do(cluster, look) == [(Mark(ledger_id, ()), None)]
 
 
 def test_who_waits_is_told_how_long_it_takes_yet(cluster, monkeypatch, capsys):

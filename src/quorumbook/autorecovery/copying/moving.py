@@ -231,8 +231,11 @@ class Mover:
             return outcome
         finally:
             if self._queue.is_held(work):
-                # What a mark says beyond these bookies is not known to be done.
-                if outcome and outcome.is_healed and set(work.mark.replicas) <= set(self._leave):
+                # What a mark says beyond these bookies is not known to be done; one that names
+                # nobody says that all copies are doubtful, and may stand in the wrong places.
+                named = set(work.mark.replicas)
+                is_all = bool(named) and named <= set(self._leave)
+                if outcome and outcome.is_healed and is_all:
                     await self._quarantine.remove(share.ledger_id)
                     await self._queue.done(work)
                 else:
