@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_storage_gc import Garbage, filled
@@ -122,6 +124,40 @@ async def test_r27_what_waits_is_kept_over_restarts_and_the_loss_of_the_index(
     await garbage.collect()
     await garbage.collect()
     assert world.storage.ledger_ids() == list(range(12))
+    await world.storage.stop()
+
+
+async def test_r27_an_approval_counts_that_comes_while_a_pass_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    await filled(world, *range(12), 40)
+    garbage = Garbage(world, *range(12), 40)
+    garbage.cluster.next_id = 41
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    await garbage.collect()
+    await garbage.collect()
+    # The verdict is another one than before, and written down.
+    garbage.cluster.next_id = 50
+    collector = garbage.collector
+    hold = await collector.hold()
+    assert list(hold.held) == [40]
+    decide = world.storage.gc.decide
+    answers: list[bool] = []
+
+    async def approve_behind_the_verdict(decision: Callable[[], Any]) -> Any:
+        found = await decide(decision)
+        if isinstance(found, tuple) and not answers:
+            answers.append(await collector.approve(hold.set_id))
+        return found
+
+    monkeypatch.setattr(world.storage.gc, "decide", approve_behind_the_verdict)
+    await garbage.collect()
+    assert answers == [True]
+    assert world.storage.ledger_ids() == list(range(12))
+    assert not (await collector.hold()).held
     await world.storage.stop()
 
 

@@ -312,6 +312,10 @@ class Collector:
             return found.named(), free
 
         hold, free = await self._gc.decide(judged)
+        while self._hold is not before:
+            # The operator spoke meanwhile.
+            before = await self.hold()
+            hold, free = await self._gc.decide(judged)
         if hold != before:
             try:
                 await self._keep(hold)
