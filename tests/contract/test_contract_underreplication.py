@@ -243,9 +243,31 @@ async def test_a_worker_takes_none_of_the_ledgers_it_wants_to_leave_alone(queues
     one, _ = queues
     for ledger_id in (7, 8):
         await one.mark(ledger_id, [])
-    assert (await one.take(skip={7})).ledger_id == 8
-    assert await one.take(skip={7}) is None
+    assert (await one.take(skip={7: None})).ledger_id == 8
+    assert await one.take(skip={7: None}) is None
     assert (await one.take()).ledger_id == 7
+
+
+async def test_a_worker_that_leaves_a_ledger_alone_hears_when_its_mark_says_something_else(queues):
+    one, two = queues
+    await two.mark(7, ["b1"])
+    work = await one.take()
+    await one.release(work)
+    bell = Bell()
+    assert await one.take(bell, {7: work.revision}) is None
+    await two.mark(7, ["b2"])
+    await bell.wait()
+    again = await one.take(skip={7: work.revision})
+    assert again.mark == Mark(7, ("b1", "b2"))
+    await one.release(again)
+    bell = Bell()
+    assert await one.take(bell, {7: again.revision}) is None
+    # Healed by another one, and marked anew with the same number of changes.
+    assert await two.done(await two.take())
+    await bell.wait()
+    await two.mark(7, ["b1"])
+    await two.mark(7, ["b2"])
+    assert (await one.take(skip={7: again.revision})).mark == again.mark
 
 
 async def test_s69_why_a_ledger_is_not_healed_is_known_to_everybody(store, other):

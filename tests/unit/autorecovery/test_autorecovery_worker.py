@@ -256,6 +256,19 @@ async def test_s69_a_failure_is_everybodys_and_a_new_mark_ends_the_rest(cluster,
         await healed(worker, ledger_id)
 
 
+async def test_s69_a_resting_ledger_is_tried_again_at_once_when_its_mark_names_others(
+    cluster, client
+) -> None:
+    ledger_id = await write(client, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+    lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
+    await gone(cluster, client, lost)
+    async with working(client, max_retry_s=1e6) as worker:
+        await worker.queue.mark(ledger_id, [lost])
+        await failed(worker, ledger_id)
+        await UnderreplicationQueue(cluster.store).mark(ledger_id, ["127.0.0.1:1"])
+        await failed(worker, ledger_id, attempts=2)
+
+
 async def test_records_of_ledgers_that_others_healed_go(cluster, client) -> None:
     quarantine = Quarantine(client_store(client))
     await quarantine.write(FailedHealing(4711, "no bookie", 5, 1, 2))

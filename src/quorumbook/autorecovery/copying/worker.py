@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quorumbook.autorecovery.copying.healing import Healer, HealingOutcome
 from quorumbook.autorecovery.copying.pace_keeper import PaceKeeper
@@ -41,6 +42,7 @@ from quorumbook.ids import BookieId, LedgerId
 from quorumbook.metadata.recovery.quarantine import QUARANTINE_ATTEMPTS, FailedHealing, Quarantine
 from quorumbook.metadata.recovery.queue import Mark, UnderreplicationQueue, Work
 from quorumbook.metadata.recovery.switches import RecoverySwitches
+from quorumbook.metadata.store import Revision
 
 _log = logger("autorecovery.worker")
 _NS = 1_000_000_000
@@ -59,6 +61,14 @@ class _Attempt:
 
     at_ms: int
     news: int
+
+
+class _Rest(NamedTuple):
+    """Until when a ledger is left alone."""
+
+    until_ns: int
+    #: Of its mark: another one ends the rest. None: nothing does.
+    revision: Revision | None
 
 
 @dataclass(slots=True)
@@ -102,8 +112,7 @@ class ReplicationWorker:
         self._pace = PaceKeeper(client_context(client), options.idle_io_rate_bytes)
         self._slots = asyncio.Semaphore(options.ledgers_at_a_time)
         self._bell = asyncio.Event()
-        #: Ledgers that are left alone, and until when.
-        self._resting: dict[LedgerId, int] = {}
+        self._resting: dict[LedgerId, _Rest] = {}
         #: Damaged marks that the log has.
         self._told: set[str] = set()
         self._known: frozenset[BookieId] | None = None
@@ -204,16 +213,17 @@ class ReplicationWorker:
                 quarantined += failure.is_quarantined
         self.statistics.ledgers_quarantined = quarantined
 
-    def _skipped(self) -> Collection[LedgerId]:
+    def _skipped(self) -> Mapping[LedgerId, Revision | None]:
         now_ns = self._context.env.clock.now_ns()
-        for ledger_id in [i for i, until_ns in self._resting.items() if until_ns <= now_ns]:
+        for ledger_id in [i for i, rest in self._resting.items() if rest.until_ns <= now_ns]:
             del self._resting[ledger_id]
-        return self._resting.keys()
+        return {ledger_id: rest.revision for ledger_id, rest in self._resting.items()}
 
     def _next_retry_s(self) -> float | None:
         if not self._resting:
             return None
-        return max(0.0, (min(self._resting.values()) - self._context.env.clock.now_ns()) / _NS)
+        until_ns = min(rest.until_ns for rest in self._resting.values())
+        return max(0.0, (until_ns - self._context.env.clock.now_ns()) / _NS)
 
     async def _note_registrations(self) -> None:
         await self._context.bookies.writable()
@@ -275,11 +285,12 @@ class ReplicationWorker:
         left_ms = failure.retry_at_ms - self._context.env.clock.wall_ms()
         if left_ms <= 0 or failure.replicas != work.mark.replicas:
             return False
-        self._rest(work.ledger_id, left_ms / 1000)
+        self._rest(work.ledger_id, left_ms / 1000, work.revision)
         return True
 
-    def _rest(self, ledger_id: LedgerId, seconds: float) -> None:
-        self._resting[ledger_id] = self._context.env.clock.now_ns() + int(seconds * _NS)
+    def _rest(self, ledger_id: LedgerId, seconds: float, revision: Revision | None = None) -> None:
+        until_ns = self._context.env.clock.now_ns() + int(seconds * _NS)
+        self._resting[ledger_id] = _Rest(until_ns, revision)
 
     async def _heal(self, work: Work, *, may_close: bool = False) -> HealingOutcome:
         """Look who is there, and heal what the others hold no longer."""
@@ -380,4 +391,4 @@ class ReplicationWorker:
             )
         )
         if self._news == attempt.news:
-            self._rest(work.ledger_id, wait_s)
+            self._rest(work.ledger_id, wait_s, work.revision)

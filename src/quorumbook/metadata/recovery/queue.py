@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Collection, MutableSequence
+from collections.abc import AsyncIterator, Collection, Mapping, MutableSequence
 from dataclasses import dataclass
 
 from quorumbook.errors import (
@@ -41,7 +41,7 @@ from quorumbook.metadata.nodes import (
 from quorumbook.metadata.paths import MAX_LEDGER_ID
 from quorumbook.metadata.recovery.locks import ReplicationLocks
 from quorumbook.metadata.recovery.switches import RecoverySwitches
-from quorumbook.metadata.store import MetadataStore, Node, Watch, split
+from quorumbook.metadata.store import MetadataStore, Node, Revision, Watch, split
 
 _GROUP = re.compile(r"[0-9a-f]{4}")
 _LEAF = re.compile(r"urL([0-9]{10,19})")
@@ -86,10 +86,8 @@ class Work:
     """A ledger that this queue holds the lock of."""
 
     mark: Mark
-    #: The mark's version when the work began; None if the ledger was not marked.
-    version: int | None
-    #: Which mark of this ledger that was.
-    creation_id: int | None = None
+    #: The mark's when the work began; None if the ledger was not marked.
+    revision: Revision | None
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -218,7 +216,7 @@ class UnderreplicationQueue(RecoverySwitches):
     async def take(
         self,
         watch: Watch | None = None,
-        skip: Collection[LedgerId] = (),
+        skip: Mapping[LedgerId, Revision | None] = {},
         damaged: MutableSequence[MetadataFormatError] | None = None,
     ) -> Work | None:
         """Lock a ledger that nobody works on, chosen by lot; None if there is none.
@@ -227,7 +225,7 @@ class UnderreplicationQueue(RecoverySwitches):
 
         Args:
             watch: runs once, when there may be one; only left if there is none now.
-            skip: ledgers that are not wanted now.
+            skip: ledgers that are not wanted while their marks are of these revisions, or at all.
             damaged: takes one error for each damaged mark, which are not raised then.
 
         Raises:
@@ -241,7 +239,9 @@ class UnderreplicationQueue(RecoverySwitches):
             if await self._check_layout(once):
                 locked = await self._locked(once)
                 async for ledger_id in self._walk(self._root, 0, once, by_lot=True):
-                    if ledger_id in self._held or ledger_id in skip:
+                    if ledger_id in self._held:
+                        continue
+                    if ledger_id in skip and await self._is_at(ledger_id, skip[ledger_id], once):
                         continue
                     if ledger_id in locked and not self._locks.is_held(ledger_id):
                         continue
@@ -281,13 +281,13 @@ class UnderreplicationQueue(RecoverySwitches):
             SessionExpiredError: the lock is lost, and the mark is left to others.
         """
         self._check_held(work)
-        if work.version is None:
+        if work.revision is None:
             await self.release(work)
             return True
         path = self._paths.underreplicated(work.ledger_id)
         is_gone = True
         try:
-            await self._store.delete(path, work.version, creation_id=work.creation_id)
+            await self._store.delete(path, *work.revision)
         except (MetadataVersionConflict, MetadataFateUnknownError):
             is_gone = False  # another mark is there, whoever deleted the one that was taken
         except NoSuchNodeError:
@@ -334,9 +334,18 @@ class UnderreplicationQueue(RecoverySwitches):
             return None
         work = Work(Mark(ledger_id, ()), None)
         if found is not None:
-            work = Work(found[0], found[1].version, found[1].creation_id)
+            work = Work(found[0], found[1].revision)
         self._held[ledger_id] = work
         return work
+
+    async def _is_at(
+        self, ledger_id: LedgerId, revision: Revision | None, watch: Watch | None
+    ) -> bool:
+        """Tell whether a mark is of this revision, or none is asked for."""
+        if revision is None:
+            return True
+        node = await self._store.exists(self._paths.underreplicated(ledger_id), watch)
+        return node is not None and node.revision == revision
 
     async def _locked(self, watch: Watch | None) -> set[LedgerId]:
         try:
