@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -69,6 +70,16 @@ class KnownLedgers(Owners, Protocol):
     def session(self) -> object:
         """Return what changes when a session ends."""
         ...
+
+
+class _Asked(enum.Flag):
+    """What somebody asks of a pass beyond what it does by itself."""
+
+    NOTHING = 0
+    #: All ledgers that are proven gone, not a share of them.
+    ALL_PROVEN = enum.auto()
+    MINOR = enum.auto()
+    MAJOR = enum.auto()
 
 
 @dataclass(slots=True)
@@ -133,8 +144,7 @@ class Collector:
         self._minor_ns = self._major_ns = self._clock.now_ns()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._is_forced = False
-        self._wants_minor = self._wants_major = False
+        self._asked = _Asked.NOTHING
         self._compacted: set[int] = set()
         #: Kinds of compaction that an operator holds back.
         self.is_suspended = False
@@ -157,9 +167,9 @@ class Collector:
 
     def trigger(self, *, minor: bool = False, major: bool = False, force: bool = True) -> None:
         """Begin a pass soon; a forced one deletes all ledgers that are proven gone."""
-        self._is_forced |= force
-        self._wants_minor |= minor
-        self._wants_major |= major
+        self._asked |= _Asked.ALL_PROVEN if force else _Asked.NOTHING
+        self._asked |= _Asked.MINOR if minor else _Asked.NOTHING
+        self._asked |= _Asked.MAJOR if major else _Asked.NOTHING
         self._wake.set()
 
     def suspend(self) -> None:
@@ -205,9 +215,8 @@ class Collector:
                 async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
             self._wake.clear()
-            is_forced, self._is_forced = self._is_forced, False
             try:
-                await self.collect(is_forced=is_forced)
+                await self.collect()
             except Exception:
                 # A disk must not fill up because of one pass.
                 self.statistics.failed_passes += 1
@@ -223,34 +232,44 @@ class Collector:
         """Make one pass; what fails in it is logged, and tried again in the next one."""
         started = self._clock.now_ns()
         self.is_running = True
+        # All of it at once: who asks from now on wants a pass that counts anew.
+        asked, self._asked = self._asked, _Asked.NOTHING
+        asked |= _Asked.ALL_PROVEN if is_forced else _Asked.NOTHING
+        left = asked
         try:
             await self._gc.keep_reserve(self._options.reserve_size_bytes)
-            await self._delete_ledgers(is_forced=is_forced)
+            could_delete = await self._delete_ledgers(is_forced=_Asked.ALL_PROVEN in asked)
+            if could_delete:
+                left &= ~_Asked.ALL_PROVEN
             await self._forget_deletions()
             await self._drop_surplus()
             await self._delete_logs()
-            await self._compact()
+            # Else there is more to be compacted once ledgers can be deleted.
+            if await self._compact(asked) and could_delete:
+                left = _Asked.NOTHING
             self.statistics.passes += 1
         except QuorumbookError as error:
             self.statistics.failed_passes += 1
             _log.warning("garbage collection stops until its next pass: %s", error)
         finally:
+            self._asked |= left
             self.is_running = False
             self.statistics.runtime_ns += self._clock.now_ns() - started
 
     # Ledgers
 
-    async def _delete_ledgers(self, *, is_forced: bool) -> None:
+    async def _delete_ledgers(self, *, is_forced: bool) -> bool:
+        """Delete what may go; tell whether the metadata store had its say, in one session."""
         if self._storage.needs_limbo_start:
             _log.info("no ledger is deleted before the limbo start is over")
-            return
+            return False
         try:
             session = self._cluster.session()
             next_id = await self._cluster.next_ledger_id()
             missing, known = await self._missing()
             if session != self._cluster.session():
                 self._suspicions.forget()
-                return
+                return False
             now_ns = self._clock.now_ns()
             due = await self._gc.decide(lambda: self._suspicions.see(missing, session, now_ns))
             due = await self._released(due, missing, known, next_id)
@@ -264,10 +283,12 @@ class Collector:
                     len(due), known, allowed,
                 )  # fmt: skip
             await self._delete_proven(due.first(allowed))
+            return session == self._cluster.session()
         except MetadataError as error:
             # Two findings count only with a store in between that answered.
             self._suspicions.forget()
             _log.warning("no ledger is deleted: %s", error)
+            return False
         finally:
             self.statistics.suspected_ledgers = len(self._suspicions)
 
@@ -409,33 +430,34 @@ class Collector:
             else:
                 statistics.reclaimed_deletion_bytes += size
 
-    async def _compact(self) -> None:
+    async def _compact(self, asked: _Asked) -> bool:
+        """Compact what is due or asked for; False if an operator held it back."""
         usages = await self.usages()
         self.statistics.active_logs = len(usages)
         self.statistics.active_log_bytes = sum(usage.size_bytes for usage in usages)
-        threshold = self._due_threshold()
+        threshold = self._due_threshold(asked)
         if not threshold:
-            return
+            return not self.is_suspended
         chosen = worth_compacting(usages, threshold)
         try:
             for usage in chosen:
                 if not await self._compact_log(usage.entry_log_id):
-                    break
+                    return False
         finally:
             await asyncio.shield(self._gc.finish_compaction())
+        return True
 
-    def _due_threshold(self) -> float:
+    def _due_threshold(self, asked: _Asked) -> float:
         """Return below which live ratio logs are compacted now, 0 for none."""
         options, now = self._options, self._clock.now_ns()
-        is_major = self._wants_major or (
+        is_major = _Asked.MAJOR in asked or (
             now - self._major_ns >= options.major_compaction_interval_s * _SECOND
         )
-        is_minor = self._wants_minor or (
+        is_minor = _Asked.MINOR in asked or (
             now - self._minor_ns >= options.minor_compaction_interval_s * _SECOND
         )
         if self.is_suspended or not (is_major or is_minor):
             return 0.0
-        self._wants_minor = self._wants_major = False
         self._minor_ns = now
         if is_major and options.major_compaction_threshold:
             self._major_ns = now
