@@ -26,7 +26,13 @@ PAYLOAD = b"payload" * 20
 class Scrub:
     """A scrubber over a world's storage."""
 
-    def __init__(self, world: World, *, digest: DigestType | None = DigestType.CRC32C) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        digest: DigestType | None = DigestType.CRC32C,
+        interval_s: float = 86400.0,
+    ) -> None:
         self.damages: list[Damage] = []
         self.index_errors: list[StorageError] = []
         self.digest = digest
@@ -38,7 +44,7 @@ class Scrub:
         self.scrub: ScrubStorage = world.storage.scrub
         self.scrubber = Scrubber(
             self.scrub,
-            ScrubOptions(rate_bytes=0),
+            ScrubOptions(interval_s=interval_s, rate_bytes=0),
             self.env,
             digester=digester_of,
             on_damage=self.damages.append,
@@ -220,6 +226,56 @@ async def test_a_cycle_goes_on_where_it_was_after_a_restart(tmp_path: Path) -> N
     assert not position.is_within
     assert position.finished_ms == scrub.env.clock.wall_ms()
     assert await scrub.cycle() == []
+    assert scrub.scrubber.statistics.checked_runs == 2
+
+
+async def test_a_cycle_that_is_asked_for_reads_all_although_another_was_cut_short(
+    tmp_path: Path,
+) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world)
+    last = (await scrub.scrub.entry_log_ids())[-1]
+    await scrub.scrub.write_position(ScrubPosition(last, 1 << 40, 5))
+    scrub.scrubber.trigger()
+    scrub.scrubber.start()
+    await until(lambda: scrub.scrubber.statistics.cycles == 1)
+    await scrub.scrubber.stop()
+    assert scrub.scrubber.statistics.checked_runs == 2
+
+
+async def test_a_cycle_that_was_cut_short_goes_on_although_no_other_is_due(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world, interval_s=0)
+    last = (await scrub.scrub.entry_log_ids())[-1]
+    await scrub.scrub.write_position(ScrubPosition(last, 1 << 40, 5))
+    assert (await scrub.scrubber.progress()).next_in_s == 0
+    scrub.scrubber.start()
+    await until(lambda: scrub.scrubber.statistics.cycles == 1)
+    await scrub.scrubber.stop()
+    assert scrub.scrubber.statistics.checked_runs == 0, "all before it was read already"
+    assert (await scrub.scrubber.progress()).next_in_s is None
+
+
+async def test_a_cycle_that_was_asked_for_and_failed_is_made_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await filled(tmp_path)
+    scrub = Scrub(world, interval_s=0)
+
+    async def fails(*_: object) -> None:
+        raise StorageError("the index fails")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scrub.scrub, "check_some", fails)
+        scrub.scrubber.trigger()
+        scrub.scrubber.start()
+        await until(lambda: scrub.scrubber.statistics.failed_cycles == 1)
+        await scrub.scrubber.stop()
+    await world.restart()
+    scrub = Scrub(world, interval_s=0)
+    scrub.scrubber.start()
+    await until(lambda: scrub.scrubber.statistics.cycles == 1)
+    await scrub.scrubber.stop()
     assert scrub.scrubber.statistics.checked_runs == 2
 
 

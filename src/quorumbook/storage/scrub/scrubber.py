@@ -142,7 +142,7 @@ class Scrubber:
             finished_at_ms=position.finished_ms or None,
             next_in_s=(
                 position.wait_s(self._clock.wall_ms(), interval_s)
-                if interval_s and not is_running
+                if (interval_s or position.is_within) and not is_running
                 else None
             ),
         )
@@ -162,7 +162,8 @@ class Scrubber:
                 retry_s = 0.0
                 await self.settle_suspects()
                 if self._is_triggered or await self._wait_s() <= 0:
-                    self._is_triggered = False
+                    if self._is_triggered:
+                        await self._begin_anew()
                     await self.cycle()
             except StorageError as error:
                 _log.error("scrub goes on later: %s", error)
@@ -182,12 +183,18 @@ class Scrubber:
     async def _wait_s(self) -> float:
         if self._is_triggered:
             return 0.0
-        if not self._options.interval_s:
-            return _RETRY_S
         position = await self._storage.read_position()
+        if not self._options.interval_s and not position.is_within:
+            return _RETRY_S
         return position.wait_s(self._clock.wall_ms(), self._options.interval_s)
 
     # A cycle
+
+    async def _begin_anew(self) -> None:
+        """Have the next cycle read everything, even after a restart."""
+        position = await self._storage.read_position()
+        await self._storage.write_position(ScrubPosition(0, 0, position.finished_ms))
+        self._is_triggered = False
 
     async def cycle(self) -> None:
         """Read everything that is left of a cycle.
