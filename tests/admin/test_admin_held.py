@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -140,6 +141,36 @@ async def test_a_drain_that_ends_while_the_bookie_is_told_leaves_it_writable(api
         await asyncio.sleep(0.02)
     assert row["state"] == ("cancelled" if end == "cancelled" else "failed")
     assert told == [True, False]
+
+
+async def test_a_drain_that_fails_leaves_alone_what_an_operator_said_meanwhile(api, monkeypatch):
+    kept: list[str] = []
+
+    def ask(_method, _address, path, **_options):
+        asked = {name: values[0] for name, values in parse_qs(path.partition("?")[2]).items()}
+        if kept[:1] == [asked.get("if_reason", *kept)] or not kept:
+            kept[:] = [asked["reason"]] if asked["read_only"] == "true" else []
+        return {}
+
+    async def somewhere(*_):
+        return "http://127.0.0.1:1"
+
+    async def fails(*_):
+        (reason,) = kept
+        assert api.service.name in reason, "the job of another server has another reason"
+        kept[:] = ["bad disk"]
+        raise ConnectFailedError("no answer")
+
+    monkeypatch.setattr(bookie_endpoints, "ask_bookie", ask)
+    monkeypatch.setattr(bookie_endpoints, "http_of", somewhere)
+    monkeypatch.setattr(bookie_endpoints, "is_held_read_only", lambda *_, **__: False)
+    monkeypatch.setattr(bookie_endpoints.Mover, "run", fails)
+    bookie = api.cluster.bookie_ids[0]
+    job = (await api.http.post(f"/api/v2/bookies/{bookie}/drain")).json()["id"]
+    while (row := (await api.http.get(f"/api/v2/jobs/{job}")).json())["state"] == "running":
+        await asyncio.sleep(0.02)
+    assert row["state"] == "failed", row
+    assert kept == ["bad disk"]
 
 
 async def test_a_drain_leaves_alone_whom_an_operator_held_read_only(api, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 
 import pytest
@@ -366,7 +367,10 @@ def test_a_bookie_is_drained_decommissioned_and_forgotten(tmp_path, monkeypatch,
             assert bookie not in ensemble(cluster, ledger_id)
             do(cluster, lambda client, i=ledger_id: assert_fully_replicated(client, i, PAYLOADS))
         state = run(cluster, "readonly", "status", bookie)
-        assert (state["read_only"], state["reasons"]) == (True, ["operator: drained"])
+        assert state["read_only"]
+        assert [reason.rpartition(":")[0] for reason in state["reasons"]] == [
+            f"operator: drained by {socket.gethostname()}"
+        ]
         cluster.restart(bookie)
         assert run(cluster, "readonly", "status", bookie)["read_only"]
         assert run(cluster, "readonly", "off", bookie, "--dry-run")["writable_bookies"] == 4
@@ -452,3 +456,21 @@ def test_a_drain_that_fails_leaves_the_bookie_as_it_was(tmp_path, monkeypatch, r
         assert f"{bookie} was made read-only before, and stays so" in err
         assert "as it did before" not in err
         assert run(cluster, "readonly", "status", bookie)["reasons"] == ["operator: new disks"]
+
+
+@pytest.mark.faults
+def test_a_drain_that_fails_leaves_alone_what_an_operator_said_meanwhile(monkeypatch, run, say):
+    with LocalCluster(bookies=4, processes=True) as cluster:
+        ledger_id = write(cluster)
+        bookie = ensemble(cluster, ledger_id)[0]
+
+        async def blocked(*_):
+            words = ("readonly", "on", bookie, "--reason", "bad disk")
+            await asyncio.to_thread(run, cluster, *words)
+            return Moved(blocked={ledger_id: "somebody is at it"})
+
+        monkeypatch.setattr(Mover, "run", blocked)
+        err = say(cluster, "drain", bookie, code=4)
+        assert f"{bookie} was made read-only by somebody else meanwhile, and stays so" in err
+        assert "as it did before" not in err
+        assert run(cluster, "readonly", "status", bookie)["reasons"] == ["operator: bad disk"]

@@ -10,8 +10,10 @@ Over HTTP, under the peer's path; answers are JSON:
     PUT /api/v1/bookie/state/readonly?read_only=true&reason=R   take no plain adds from now on
     PUT /api/v1/bookie/state/readonly?read_only=false           the operator has nothing against it
         {"readOnly": true}                                      or with the peer's body
+        ...&if_reason=R                                         unless another reason is kept
 
-The peer keeps no reason.  What else makes a bookie read-only, full
+The last is for whoever takes back his own word, and not what somebody else said since; either way
+the answer is what holds now.  The peer keeps no reason.  What else makes a bookie read-only, full
 disks and its configuration, is ``disks``'; an operator's "writable" does not overrule it (S81).
 """
 
@@ -64,10 +66,18 @@ class OperatorsWord:
         """Do what the note says that was left; one that cannot be read keeps writers away."""
         await self._take(await self._job(self._read))
 
-    async def set(self, reason: str | None) -> None:
-        """Refuse plain adds from now on, for a reason; None: take them again."""
+    async def set(self, reason: str | None, *, if_reason: str | None = None) -> None:
+        """Refuse plain adds from now on, for a reason; None: take them again.
+
+        Args:
+            reason: Why.
+            if_reason: Where another reason than this one is kept, nothing is changed.
+        """
         note = None if reason is None else OperatorNote(reason, self._env.clock.wall_ms())
         async with self._turn:
+            kept = self.note
+            if if_reason is not None and kept is not None and kept.reason != if_reason:
+                return
             await self._job(lambda: self._write(note))
             await self._take(note)
 
@@ -80,7 +90,8 @@ class OperatorsWord:
             if choice not in ("true", "false"):
                 return 400, {"error": "say read_only=true or read_only=false"}
             reason = wanted.get("reason", ["no reason given"])[0]
-            await self.set(reason if choice == "true" else None)
+            if_reason = wanted.get("if_reason", [None])[0]
+            await self.set(reason if choice == "true" else None, if_reason=if_reason)
         return 200, self.state()
 
     def state(self) -> dict[str, object]:

@@ -61,6 +61,22 @@ async def test_s81_an_operators_writable_does_not_overrule_a_full_disk(tmp_path:
         assert state["read_only"] is True
 
 
+async def test_who_takes_back_his_own_word_leaves_another_one_alone(tmp_path: Path) -> None:
+    mine, first = "?read_only=true&reason=a%20drain&if_reason=a%20drain", "operator: a drain"
+    back = "?read_only=false&if_reason=a%20drain"
+    async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
+        assert (await ask(bookie, "PUT", back))[1]["reasons"] == []
+        assert (await ask(bookie, "PUT", mine))[1]["reasons"] == [first]
+        assert (await ask(bookie, "PUT", back))[1]["reasons"] == []
+        await ask(bookie, "PUT", mine)
+        await ask(bookie, "PUT", "?read_only=true&reason=bad%20disk")
+        for late in (mine, back):
+            status, state = await ask(bookie, "PUT", late)
+            assert (status, state["read_only"]) == (200, True)
+            assert state["reasons"] == ["operator: bad disk"]
+        assert not (await ask(bookie, "PUT", "?read_only=false"))[1]["read_only"]
+
+
 async def test_s83_whatever_is_asked_of_the_switch_the_bookie_lives(tmp_path: Path) -> None:
     async with cluster() as store, real_bookie(tmp_path, store, http=HttpOptions()) as bookie:
         for query in ("", "?read_only=perhaps", "?read_only="):
@@ -82,9 +98,9 @@ async def test_a_request_is_carried_out_once_when_its_body_is_there(tmp_path: Pa
         word = bookie.operators_word
         keep = word.set
 
-        async def count(reason: str | None) -> None:
+        async def count(reason: str | None, **options: str | None) -> None:
             asked.append(str(reason))
-            await keep(reason)
+            await keep(reason, **options)
 
         word.set = count  # type: ignore[method-assign]
         assert bookie.http_port is not None

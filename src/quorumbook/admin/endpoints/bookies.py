@@ -7,13 +7,13 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import quote
 
 from quorumbook.admin.access.roles import Role
 from quorumbook.admin.facts.bookie_http import (
     READ_ONLY_PATH,
     is_held_read_only,
     of_kind,
+    read_only_path,
     slow_operations,
 )
 from quorumbook.admin.facts.bookie_http import ask as ask_bookie
@@ -144,10 +144,11 @@ async def _set_read_only(ask: Ask) -> object:
     return await set_read_only(ask, ask.path["bookie"], is_read_only=wanted, reason=reason)
 
 
-async def set_read_only(ask: Ask, bookie_id: str, *, is_read_only: bool, reason: str) -> Any:
+async def set_read_only(
+    ask: Ask, bookie_id: str, *, is_read_only: bool, reason: str, is_own: bool = False
+) -> Any:
     """Have a bookie take no plain adds, or take them again."""
-    choice = "true" if is_read_only else "false"
-    path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
+    path = read_only_path(is_read_only=is_read_only, reason=reason, is_own=is_own)
     return await change_bookie(ask, bookie_id, path, {"readOnly": is_read_only})
 
 
@@ -227,11 +228,10 @@ async def _move(
         if facts.state != DOWN:
             address = await http_of(client_store(client), bookie_id)
             if not await asyncio.to_thread(is_held_read_only, address, timeout_s=_TIMEOUT_S):
+                reason = f"{job.kind}: job {job.id} of {service.name}"
                 # First: an answer may be lost, and a job be cancelled, when the bookie has done it.
-                undo.push_async_callback(_writable_again, ask, bookie_id)
-                await set_read_only(
-                    ask, bookie_id, is_read_only=True, reason=f"{job.kind}: job {job.id}"
-                )
+                undo.push_async_callback(_writable_again, ask, bookie_id, reason)
+                await set_read_only(ask, bookie_id, is_read_only=True, reason=reason, is_own=True)
         chosen = [share async for share in shares(client, [bookie_id])]
         job.total = len(chosen)
 
@@ -266,9 +266,9 @@ def _result(moved: Moved, left: list[int], forgotten: bool) -> dict[str, object]
     }
 
 
-async def _writable_again(ask: Ask, bookie_id: str) -> None:
+async def _writable_again(ask: Ask, bookie_id: str, reason: str) -> None:
     with contextlib.suppress(QuorumbookError, ConnectFailedError):
-        await set_read_only(ask, bookie_id, is_read_only=False, reason="")
+        await set_read_only(ask, bookie_id, is_read_only=False, reason=reason, is_own=True)
 
 
 SLOW_QUERY = {

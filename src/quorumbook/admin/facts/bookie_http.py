@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from quorumbook.admin.facts.words import taken
 from quorumbook.env.tasks import gather_bounded
@@ -89,6 +90,19 @@ def look(address: str, path: str, *, timeout_s: float = TIMEOUT_S) -> Any:
     return ask("GET", address, path, timeout_s=timeout_s)
 
 
+def read_only_path(*, is_read_only: bool, reason: str, is_own: bool = False) -> str:
+    """Return what to ask of a bookie so that it takes no plain adds, or takes them again.
+
+    Args:
+        is_read_only: Which of the two.
+        reason: Why.
+        is_own: What is kept for another reason stays as it is.
+    """
+    choice, why = "true" if is_read_only else "false", quote(reason)
+    own = f"&if_reason={why}" if is_own else ""
+    return f"{READ_ONLY_PATH}?read_only={choice}&reason={why}{own}"
+
+
 def is_held_read_only(address: str, *, timeout_s: float = TIMEOUT_S) -> bool:
     """Ask a bookie whether somebody wanted it read-only, who is not to be overruled; blocks.
 
@@ -97,7 +111,11 @@ def is_held_read_only(address: str, *, timeout_s: float = TIMEOUT_S) -> bool:
     Raises:
         ConnectFailedError: It does not answer, or refuses.
     """
-    state = look(address, READ_ONLY_PATH, timeout_s=timeout_s)
+    return is_held(look(address, READ_ONLY_PATH, timeout_s=timeout_s))
+
+
+def is_held(state: Mapping[str, Any]) -> bool:
+    """Tell from a bookie's answer whether somebody wants it read-only."""
     # The peer keeps no time.
     return state.get("since_ms") is not None or state.get("readOnly") is True
 

@@ -197,7 +197,7 @@ async def make_read_only(
 
     That is there before the bookie is asked: it may have done it when its answer is lost.
     """
-    from quorumbook.admin.facts.bookie_http import is_held_read_only
+    from quorumbook.admin.facts.bookie_http import is_held, is_held_read_only
     from quorumbook.admin.facts.bookies import http_of
     from quorumbook.cli.bookie.state import set_read_only
     from quorumbook.errors import QuorumbookError
@@ -211,10 +211,19 @@ async def make_read_only(
         )
         return
 
+    reason = f"drained by {_name()}"
+
     def take_back() -> None:
         try:
-            set_read_only(call, address, is_read_only=False, reason="")
-            call.note(f"{bookie} takes new ledgers again, as it did before")
+            found = set_read_only(call, address, is_read_only=False, reason=reason, is_own=True)
+            if is_held(found):
+                call.warn(
+                    "bookie-stays-read-only",
+                    f"{bookie} was made read-only by somebody else meanwhile, and stays so; "
+                    f"`{off}` takes that back",
+                )
+            else:
+                call.note(f"{bookie} takes new ledgers again, as it did before")
         except QuorumbookError as error:
             call.warn(
                 "bookie-stays-read-only",
@@ -222,7 +231,7 @@ async def make_read_only(
             )
 
     undo.callback(take_back)
-    set_read_only(call, address, is_read_only=True, reason="drained")
+    set_read_only(call, address, is_read_only=True, reason=reason, is_own=True)
     call.note(f"{bookie} is read-only; `{off}` takes that back")
 
 
@@ -232,11 +241,15 @@ async def registered(client: BookKeeper) -> frozenset[BookieId]:
     return writable | read_only
 
 
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def _options(call: Call, *, skip_open: bool = False) -> MoveOptions:
     from quorumbook.autorecovery.copying.moving import MoveOptions
 
     return MoveOptions(
-        name=f"{socket.gethostname()}:{os.getpid()}",
+        name=_name(),
         ledgers_at_a_time=call.settings.integer("recovery.ledgers_at_a_time"),
         open_ledger_grace_s=call.settings.number("recovery.open_ledger_grace_s"),
         skip_open=skip_open,

@@ -6,11 +6,10 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
-from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, look
+from quorumbook.admin.facts.bookie_http import READ_ONLY_PATH, look, read_only_path
 from quorumbook.admin.facts.words import counted
 from quorumbook.cli.bookie.http_client import address_of, change
 from quorumbook.cli.call import Call
@@ -59,12 +58,13 @@ def can_stop(call: Call, bookie: BookieId, copies: int) -> int:
     return call.run(_can_stop(call, bookie, copies))
 
 
-def set_read_only(call: Call, address: str, *, is_read_only: bool, reason: str) -> Any:
+def set_read_only(
+    call: Call, address: str, *, is_read_only: bool, reason: str, is_own: bool = False
+) -> Any:
     """Ask a bookie to take no plain adds, or to take them again; return its state."""
-    choice = "true" if is_read_only else "false"
     # The peer takes its choice in the body, and answers with nothing to show.
     body = json.dumps({"readOnly": is_read_only}).encode()
-    path = f"{READ_ONLY_PATH}?read_only={choice}&reason={quote(reason)}"
+    path = read_only_path(is_read_only=is_read_only, reason=reason, is_own=is_own)
     return change(call, address, path, body=body)
 
 
