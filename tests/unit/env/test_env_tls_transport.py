@@ -119,11 +119,15 @@ class _Pair:
             self.client.do_handshake()
         return self._out.read()
 
+    def agree(self) -> None:
+        """Have the client's last message written, which is not sent yet."""
+        self._in.write(self.below.take())
+        self.client.do_handshake()
+
     def shake(self) -> None:
         """Make the handshake."""
         self.tls.data_received(self.hello())
-        self._in.write(self.below.take())
-        self.client.do_handshake()
+        self.agree()
         self.tls.data_received(self._out.read())
         assert self.done == [None]
         self.below.take()  # tickets
@@ -313,8 +317,7 @@ def test_a_handshake_waits_for_a_turn_that_has_time(ca: Authority) -> None:
 def test_what_comes_behind_a_handshake_in_one_chunk_is_no_part_of_it(ca: Authority) -> None:
     pair = _Pair(ca, _Turns(1000))
     pair.tls.data_received(pair.hello())
-    pair._in.write(pair.below.take())
-    pair.client.do_handshake()
+    pair.agree()
     pair.tls.data_received(pair.records([bytes(16000)] * 15))
     assert pair.done == [None]
     assert len(pair.above.data) == 240_000
