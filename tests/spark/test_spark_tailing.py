@@ -9,7 +9,7 @@ import time
 import pytest
 from spark_helpers import Query, write_ledger
 
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, MetadataUnavailableError
 from quorumbook.spark.pipeline.numbers import StepNumbers
 from quorumbook.spark.pipeline.running import segments_of
 from quorumbook.spark.request.planning import plan
@@ -18,6 +18,7 @@ from quorumbook.spark.source.tail import TailReader
 from quorumbook.streams import Position
 from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.errors import DataLossError
+from quorumbook.streams.metadata.segment_nodes import SegmentNodes
 from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.tier import moving
 from quorumbook.streams.tier.moving import SegmentInTier
@@ -618,3 +619,22 @@ def test_a_pipeline_counts_the_segments_that_were_merged(streams, name):
     assert look() == (1, 4, 0)
     streams.write(name, records(5))
     assert look() == (2, 4, 0)
+
+
+def test_segments_that_could_not_be_read_are_read_by_the_next_look(
+    query, streams, name, monkeypatch
+):
+    streams.write(name, records(1))
+    tailing = query(f"stream:{name}", **EARLIEST)
+    tailing.until(1)
+    streams.write(name, records(2))
+
+    async def fails(*_, **__):
+        raise MetadataUnavailableError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SegmentNodes, "segments", fails)
+        with pytest.raises(MetadataUnavailableError):
+            while True:
+                tailing.step()
+    assert values(tailing.until(2)) == records(1, 2)

@@ -134,8 +134,15 @@ class StreamViews:
             await self.names()  # which says what is a partition
         self.context(name)
         known = self._known[name]
-        if known.is_stale and not await self._read(known):
-            return None
+        if known.is_stale:
+            try:
+                is_there = await self._read(known)
+            except BaseException:
+                # No watch may be left to say that it has to be read.
+                known.is_stale = True
+                raise
+            if not is_there:
+                return None
         extents = []
         for segment, start_sequence_id in known.segments:
             end = segment.last_entry + 1
