@@ -216,6 +216,8 @@ async def test_streams_are_listed_truncated_and_deleted(api):
 
 
 async def test_recovery_is_switched_and_the_peers_paths_agree(api):
+    audit = "/api/v2/recovery/audit"
+    problem(await api.http.post(audit, json={}), 409, "no-auditor")
     changed = await api.http.put(
         "/api/v2/recovery", json={"enabled": False, "lost_bookie_delay_s": 7}
     )
@@ -225,6 +227,9 @@ async def test_recovery_is_switched_and_the_peers_paths_agree(api):
     assert (await api.http.put(f"{v1}/status", params={"enabled": "true"})).json()["enabled"]
     delay = await api.http.get(f"{v1}/lost_bookie_recovery_delay")
     assert delay.text == "lostBookieRecoveryDelay value: 7"
+    assert (await api.http.post(audit, json={})).status_code == 200
+    assert (await api.http.put(f"{v1}/trigger_audit")).status_code == 200
+    assert (await api.http.get("/api/v2/recovery")).json()["lost_bookie_delay_s"] == 7
     problem(await api.http.get(f"{v1}/who_is_auditor"), 404, "no-auditor")
     info = (await api.http.get("/api/v1/bookie/cluster_info")).json()
     assert (info["writableBookiesCount"], info["totalBookiesCount"]) == (3, 3)

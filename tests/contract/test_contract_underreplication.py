@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from metadata_bells import Bell
 
-from quorumbook.errors import SessionExpiredError
+from quorumbook.errors import NoAuditorError, SessionExpiredError
 from quorumbook.metadata.cluster import init_cluster
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
@@ -155,6 +155,33 @@ async def test_a_delay_that_is_set_is_noticed_also_to_the_same_value(queues):
     after = await two.lost_bookie_delay()
     assert after.seconds == 60
     assert after.revision != before.revision
+
+
+async def test_asking_for_an_audit_changes_no_delay(queues, store, monkeypatch):
+    one, two = queues
+    with pytest.raises(NoAuditorError):
+        await one.ask_for_audit()
+    await two.propose_lost_bookie_delay_s(3600)
+    before = await two.lost_bookie_delay(bell := Bell())
+    assert before.seconds == 3600, "nothing was made up when nobody had set any"
+    await one.ask_for_audit()
+    await bell.wait()
+    after = await two.lost_bookie_delay()
+    assert after.seconds == 3600
+    assert after.revision != before.revision
+    put, rivals = store.set, [60]
+
+    async def set_behind_an_operator(*given):
+        while rivals:
+            await two.set_lost_bookie_delay_s(rivals.pop())
+        return await put(*given)
+
+    monkeypatch.setattr(store, "set", set_behind_an_operator)
+    await one.ask_for_audit()
+    asked = await two.lost_bookie_delay()
+    assert (asked.seconds, rivals) == (60, [])
+    # Once more than the operator: what it said is said again, which has the auditor look.
+    assert asked.revision[1] == after.revision[1] + 2
 
 
 async def test_the_time_of_a_check_that_is_set_is_noticed(queues):

@@ -70,6 +70,8 @@ def test_the_peers_pages_are_there(quorumbook, recovery):
             return status, json.loads(answer)
 
         wait_until(lambda: page("/who_is_auditor") == (200, {"auditor": "a2"}), run)
+        delay = "/lost_bookie_recovery_delay"
+        wait_until(lambda: page(delay)[1]["delay_seconds"] is not None, run)
         assert page("/status") == (200, {"enabled": True})
         assert page("/status?enabled=false", "PUT") == (200, {"enabled": False})
         assert recovery("status")["enabled"] is False
@@ -77,7 +79,6 @@ def test_the_peers_pages_are_there(quorumbook, recovery):
         assert page("/status?enabled=true", "PUT") == (200, {"enabled": True})
         assert page("/status?enabled=maybe", "PUT")[0] == 400
         assert page("/trigger_audit", "PUT") == (200, {"triggered": True})
-        delay = "/lost_bookie_recovery_delay"
         assert page(f"{delay}?seconds=5", "PUT") == (200, {"delay_seconds": 5})
         assert page(delay) == (200, {"delay_seconds": 5})
         assert page(delay, "PUT", b'{"delay_seconds": 6}') == (200, {"delay_seconds": 6})

@@ -18,7 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
-from quorumbook.errors import LocalProtocolError, MetadataError, MetadataFormatError
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataError,
+    MetadataFormatError,
+    NoAuditorError,
+)
 from quorumbook.metadata.election import current_leader
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
@@ -62,7 +67,7 @@ class RecoveryPages:
             return await self._answer(method, path.rstrip("/").removeprefix(ROOT), given)
         except LocalProtocolError as error:
             return 400, {"error": str(error)}
-        except MetadataError as error:
+        except (MetadataError, NoAuditorError) as error:
             return 503, {"error": str(error)}
 
     async def _answer(self, method: str, name: str, given: dict[str, str]) -> tuple[int, object]:
@@ -81,7 +86,7 @@ class RecoveryPages:
             case "PUT", "/trigger_audit":
                 if not await queue.is_enabled():
                     return 503, {"error": "auditing is switched off"}
-                await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
+                await queue.ask_for_audit()
                 return 200, {"triggered": True}
             case "PUT", "/lost_bookie_recovery_delay" if _is_number(given.get("seconds", "")):
                 await queue.set_lost_bookie_delay_s(int(given["seconds"]))

@@ -134,7 +134,7 @@ async def _audit_now(ask: Ask) -> object:
             raise ApiError(409, "recovery-disabled", "auto-recovery is switched off; enable it")
         check = ask.body["check"]
         if check is None:
-            await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
+            await queue.ask_for_audit()
         else:
             await queue.ask_for_check(_CHECKS[check])
     finally:

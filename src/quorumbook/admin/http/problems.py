@@ -32,6 +32,7 @@ _STATUSES: tuple[tuple[type[BaseException], int], ...] = (
     (e.LedgerFencedError, 409),
     (e.LedgerClosedError, 409),
     (e.MetadataVersionConflict, 409),
+    (e.NoAuditorError, 409),
     (e.NotAdmittedError, 502),
     (e.UnauthorizedError, 403),
     (e.BookieUnavailableError, 503),

@@ -259,7 +259,7 @@ async def _who_is_auditor(ask: Ask) -> object:
 async def _trigger_audit(ask: Ask) -> object:
     queue = await _queue(ask)
     try:
-        await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
+        await queue.ask_for_audit()
     finally:
         queue.close()
     return Text(b"Success trigger audit.")

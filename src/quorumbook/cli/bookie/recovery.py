@@ -213,7 +213,7 @@ async def _trigger(call: Call, checks: Sequence[str]) -> Row:
         for name in checks:
             await queue.ask_for_check(PeriodicCheck[_CHECKS[name]])
         if not checks:
-            await queue.set_lost_bookie_delay_s(await queue.lost_bookie_delay_s() or 0)
+            await queue.ask_for_audit()
     return {"auditor": found, "triggered": list(checks) or ["lost-bookies"]}
 
 

@@ -22,8 +22,11 @@ from google.protobuf.message import DecodeError
 
 from quorumbook.errors import (
     LocalProtocolError,
+    MetadataFateUnknownError,
     MetadataFormatError,
+    MetadataUnavailableError,
     MetadataVersionConflict,
+    NoAuditorError,
     NodeExistsError,
     NoSuchNodeError,
 )
@@ -40,6 +43,8 @@ from quorumbook.metadata.store import MetadataStore, Watch
 from quorumbook.protocol.messages import message_class
 
 _TYPE, _VERSION = "BASIC", 1
+#: Others may set a delay between our read and our write; nobody is that unlucky so often.
+_ATTEMPTS = 32
 
 
 class PeriodicCheck(Enum):
@@ -144,6 +149,37 @@ class RecoverySwitches:
             await with_living_session(
                 self._store, lambda: create_with_parents(self._store, path, data)
             )
+
+    async def ask_for_audit(self) -> None:
+        """Have the auditor look for lost bookies now, without waiting for their delay.
+
+        Raises:
+            NoAuditorError: no delay is set.  One that we made up would count for good.
+            MetadataFormatError: what is set is no number.
+        """
+        path = self._node("lostBookieRecoveryDelay")
+        for _ in range(_ATTEMPTS):
+            delay = await self.lost_bookie_delay()
+            if delay is None:
+                raise NoAuditorError(
+                    "nobody was auditor yet, so no delay is set for lost bookies; the first one "
+                    "looks for them when it begins"
+                )
+            if await self._set_alike(path, delay):
+                return
+        raise MetadataUnavailableError(f"metadata node {path} is changed by others all the time")
+
+    async def _set_alike(self, path: str, delay: LostBookieDelay) -> bool:
+        """Set a delay to what it is, unless it was set meanwhile."""
+        creation_id, version = delay.revision
+        data = str(delay.seconds).encode()
+        try:
+            await with_living_session(
+                self._store, lambda: self._store.set(path, data, version, creation_id)
+            )
+        except (MetadataVersionConflict, NoSuchNodeError, MetadataFateUnknownError):
+            return False
+        return True
 
     async def last_check(self, check: PeriodicCheck, watch: Watch | None = None) -> LastCheck:
         """Return when a check ended last.
