@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
 
 import pytest
 
@@ -13,13 +17,18 @@ pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'quorumbook[spar
 
 from doubles.replicas import assert_fully_replicated, copies  # noqa: E402
 from quorumbook.env import Env  # noqa: E402
-from quorumbook.errors import MetadataVersionConflict, NoSuchLedgerInMetadataError  # noqa: E402
+from quorumbook.errors import (  # noqa: E402
+    MetadataVersionConflict,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
 from quorumbook.streams import Namespace, Position, Stream  # noqa: E402
 from quorumbook.streams.errors import (  # noqa: E402
     CorruptRecordsError,
     DataLossError,
     FilesUnavailableError,
 )
+from quorumbook.streams.metadata.stream_nodes import StreamNodes  # noqa: E402
 from quorumbook.streams.reading.segment_reader import open_segment  # noqa: E402
 from quorumbook.streams.stream_context import namespace_store, stream_context  # noqa: E402
 from quorumbook.streams.tier import moving, part_file  # noqa: E402
@@ -405,3 +414,89 @@ async def test_files_of_another_segment_stay_when_their_stranger_goes(
         await go(forget_files=False)
     await go(forget_files=True)
     assert files_in(tmp_path) == before
+
+
+class PausingStore:
+    """A metadata store that lets others work before one of the calls."""
+
+    def __init__(self, store: Any, before: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._left = before
+        self._meanwhile = meanwhile
+
+    @property
+    def was_paused(self) -> bool:
+        return self._left < 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not iscoroutinefunction(found):
+            return found
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left == -1:
+                await self._meanwhile()
+            return await found(*arguments, **options)
+
+        return call
+
+
+async def deleted(segment: SegmentInTier) -> None:
+    await moving.delete_copy(segment, delay_s=0)
+
+
+async def deleted_up_to_the_ledger(segment: SegmentInTier) -> None:
+    stored = await segment.stored()
+    assert stored is not None
+    marked = stored.manifest.turned(TierState.DELETED, segment.now_ms())
+    await segment.nodes.write(segment.number, marked, stored.revision)
+
+
+async def restored(segment: SegmentInTier) -> None:
+    await moving.restore(segment)
+
+
+async def restored_and_deleted(segment: SegmentInTier) -> None:
+    """Files again in the end, but others; the directory is that of the old ones."""
+    stored = await segment.stored()
+    assert stored is not None
+    await restored(segment)
+    await moving.offload(segment, os.path.dirname(os.path.dirname(stored.manifest.location)))
+    await deleted(segment)
+
+
+@pytest.mark.parametrize("begun", [None, deleted_up_to_the_ledger, deleted])
+@pytest.mark.parametrize(
+    ("paused", "meanwhile"),
+    [
+        (deleted, restored),
+        (deleted, restored_and_deleted),
+        (restored, deleted),
+        (restored, restored),
+        (restored, restored_and_deleted),
+    ],
+)
+async def test_a_copy_is_left_wherever_who_deletes_or_restores_pauses(
+    ns: Namespace, tmp_path, begun, paused, meanwhile
+) -> None:
+    """Before each step, and by all that can be done in between."""
+    for step in range(100):
+        await ns.create_stream(f"s{step}")
+        stream = ns.stream(f"s{step}")
+        async with stream.writer() as writer:
+            await writer.append_batch(PAYLOADS[:3])
+        (segment,) = await segments_of(stream)
+        await moving.offload(segment, str(tmp_path))
+        if begun is not None:
+            await begun(segment)
+        store: Any = PausingStore(segment.context.store, step, partial(meanwhile, segment))
+        nodes = StreamNodes(store, segment.context.nodes.paths)
+        mine = replace(segment, context=replace(segment.context, store=store, nodes=nodes))
+        with contextlib.suppress(QuorumbookError):
+            await paused(mine)
+        assert await payloads(stream) == PAYLOADS[:3]
+        if not store.was_paused:
+            assert step >= 3
+            return
+    raise AssertionError("it has no end")

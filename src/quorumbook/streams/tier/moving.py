@@ -204,6 +204,27 @@ async def delete_copy(segment: SegmentInTier, *, delay_s: float) -> bool:
 
     The files are verified once more before.
     """
+    ledgers = LedgerManager(segment.context.store)
+    while True:
+        # The ledger before the state: a restore changes the state and then the ledger, so that it
+        # keeps none in the version that is read here.
+        found = None
+        with contextlib.suppress(NoSuchLedgerInMetadataError):
+            found = await ledgers.read(segment.metadata.ledger_id)
+        if not await _turned_deleted(segment, delay_s):
+            return False
+        if found is None:
+            return True
+        ledger, version = found
+        # Who copied or restored it meanwhile wrote it: then all is looked at again.
+        with contextlib.suppress(MetadataVersionConflict):
+            with contextlib.suppress(NoSuchLedgerInMetadataError):
+                await ledgers.delete(ledger.ledger_id, version, ledger.incarnation)
+            return True
+
+
+async def _turned_deleted(segment: SegmentInTier, delay_s: float) -> bool:
+    """Tell whether the state says that only the files count; have it say so if they may."""
     stored = await segment.stored()
     if stored is None:
         return False
@@ -215,8 +236,6 @@ async def delete_copy(segment: SegmentInTier, *, delay_s: float) -> bool:
         # The state first: who is interrupted between leaves a ledger that goes the next time.
         deleted = manifest.turned(TierState.DELETED, segment.now_ms())
         await segment.nodes.write(segment.number, deleted, stored.revision)
-    with contextlib.suppress(NoSuchLedgerInMetadataError):
-        await segment.context.client.delete_ledger(manifest.ledger_id)
     return True
 
 
@@ -233,6 +252,7 @@ async def restore(segment: SegmentInTier) -> int:
 
     Raises:
         LocalProtocolError: the segment has no whole files.
+        MetadataVersionConflict: somebody else is at it.
         NotEnoughBookiesError: too few bookies take writes.
         CorruptRecordsError: a file is damaged.
     """
@@ -240,21 +260,24 @@ async def restore(segment: SegmentInTier) -> int:
     if stored is None or not stored.manifest.is_readable:
         raise LocalProtocolError(f"segment {segment.number} has no files to be restored from")
     manifest = stored.manifest.turned(TierState.RESTORING, segment.now_ms())
-    await segment.nodes.write(segment.number, manifest, stored.revision)
+    stored = await segment.nodes.write(segment.number, manifest, stored.revision)
     entries = await verify(segment.env, manifest)
     ledgers = LedgerManager(segment.context.store)
     while True:
         current, version = await _restored_ledger(segment, ledgers, manifest.ledger)
-        if not is_restoring(current):
-            break
-        await _fill(segment, manifest, current)
-        # Who copied it elsewhere meanwhile wrote the metadata: then all of it is looked at again.
-        with contextlib.suppress(MetadataVersionConflict):
-            restored = replace(
+        if is_restoring(current):
+            await _fill(segment, manifest, current)
+            current = replace(
                 manifest.ledger, fragments=current.fragments, incarnation=current.incarnation
             )
-            await ledgers.write(restored, version)
-    await remove(segment.context, segment.number)
+        # Who copied it elsewhere meanwhile wrote the metadata: then all of it is looked at again.
+        # One that is whole is written too, so that whoever was about to delete it fails.
+        with contextlib.suppress(MetadataVersionConflict, NoSuchLedgerInMetadataError):
+            await ledgers.write(current, version)
+            break
+        # It may have gone with its segment: then this fails.
+        stored = await segment.nodes.write(segment.number, manifest, stored.revision)
+    await _remove_listed(segment.context, segment.number, stored)
     return entries
 
 
@@ -399,10 +422,15 @@ async def remove(context: StreamContext, number: int, *, forgets: bool = False) 
     Raises:
         FilesUnavailableError: the files cannot be removed now.
     """
+    stored = await TierNodes(context.nodes).read(number)
+    return "" if stored is None else await _remove_listed(context, number, stored, forgets=forgets)
+
+
+async def _remove_listed(
+    context: StreamContext, number: int, stored: StoredManifest, *, forgets: bool = False
+) -> str:
+    """Remove the files of a list, if it is still as it was read."""
     nodes, env = TierNodes(context.nodes), context.store.env
-    stored = await nodes.read(number)
-    if stored is None:
-        return ""
     manifest = stored.manifest.turned(TierState.REMOVING, env.clock.wall_ms())
     stored = await nodes.write(number, manifest, stored.revision)
     forgotten = ""
