@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
-from quorumbook.errors import LocalProtocolError, NoSuchEntryError
+from quorumbook.errors import LocalProtocolError, MetadataUnavailableError, NoSuchEntryError
 from quorumbook.streams import Namespace, Position, Record, Stream, StreamPolicy
 from quorumbook.streams.cursors import acks
-from quorumbook.streams.cursors.cursor import take_over
+from quorumbook.streams.cursors import reader as reader_module
+from quorumbook.streams.cursors.cursor import commit_place, take_over
 from quorumbook.streams.errors import (
     AckLimitError,
     CursorBusyError,
@@ -224,6 +226,35 @@ async def test_who_asks_for_more_is_done_with_what_came_before(
                     await reader.read(0)
                     await asyncio.sleep(0.01)
     assert await position() == 12
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_commit_returns_when_all_is_stored_whoever_is_storing_it(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    stream, _ = await filled(ns)
+    began, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def held_up(*place: Any) -> None:
+        monkeypatch.setattr(reader_module, "commit_place", commit_place)
+        began.set()
+        await may_go_on.wait()
+        if fails:
+            raise MetadataUnavailableError("the power is gone")
+        await commit_place(*place)
+
+    monkeypatch.setattr(reader_module, "commit_place", held_up)
+    async with stream.reader(cursor="c", auto_commit_s=0.01) as reader:
+        await reader.read(1)
+        (second,) = await reader.read(1)
+        await began.wait()  # what runs beside the application stores that the first one is done
+        commit = asyncio.ensure_future(reader.commit())
+        await asyncio.sleep(0)
+        is_early = commit.done()
+        may_go_on.set()
+        await commit
+        assert not is_early
+        assert (await stream.cursor("c")).position == second.position
 
 
 async def test_one_reads_by_a_cursor_alone(ns: Namespace, other: Namespace) -> None:

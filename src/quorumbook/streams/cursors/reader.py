@@ -97,6 +97,8 @@ class Progress:
         self._done: Place | None = None
         #: Records that were handed out again, and are done.
         self._single: list[Record] = []
+        #: Whoever returns has what was done before stored, not on its way.
+        self._turn = asyncio.Lock()
         self._error: QuorumbookError | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -128,18 +130,19 @@ class Progress:
 
     async def commit(self) -> None:
         """Move the cursor behind what is done; raises as ``Cursor.commit``."""
-        self._catch_up()
-        done, self._done = self._done, None
-        single, self._single = self._single, []
-        try:
-            if single:
-                await self._cursor.ack(*single)
-            if done is not None and done[0].next > self._cursor.position:
-                await commit_place(self._cursor, *done)
-        except BaseException:
-            self._done = self._done or done
-            self._single += single
-            raise
+        async with self._turn:
+            self._catch_up()
+            done, self._done = self._done, None
+            single, self._single = self._single, []
+            try:
+                if single:
+                    await self._cursor.ack(*single)
+                if done is not None and done[0].next > self._cursor.position:
+                    await commit_place(self._cursor, *done)
+            except BaseException:
+                self._done = self._done or done
+                self._single += single
+                raise
 
     async def stop(self, *, commits: bool) -> None:
         """Stop moving it, after a last time if that is wanted."""
