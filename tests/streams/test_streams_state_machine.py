@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from quorumbook.errors import LedgerClosedError, LocalProtocolError
+from quorumbook.client.context import client_store
+from quorumbook.errors import LedgerClosedError, LocalProtocolError, MetadataUnavailableError
+from quorumbook.metadata import nodes
 from quorumbook.streams import Command, Namespace, StateMachine, StreamPolicy
 from quorumbook.streams.errors import (
     ApplyError,
@@ -19,6 +21,7 @@ from quorumbook.streams.errors import (
     WriterFencedError,
 )
 from quorumbook.streams.format.segment_text import Truncation
+from quorumbook.streams.stream_context import stream_context
 from quorumbook.streams.views import state_snapshots
 
 PATIENCE_S = 60.0
@@ -202,6 +205,46 @@ async def test_of_two_snapshots_at_the_same_time_one_is_left(
     async with StateMachine(other.stream("s"), Accounts()) as third:
         assert third.state.balances == {"ann": 4}
         assert third.state.applied == 0
+
+
+async def test_a_snapshot_is_kept_that_the_next_one_saw_before_its_own_maker_did(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "_RETRY_S", 0.0)
+    await ns.create_stream("s")
+    async with (
+        StateMachine(ns.stream("s"), Accounts()) as first,
+        StateMachine(other.stream("s"), Accounts()) as second,
+    ):
+        await first.lead()
+        await first.propose(b"ann 1")
+        assert await first.snapshot()
+        await first.propose(b"ann 1")
+        store, paths = client_store(ns.client), stream_context(ns.stream("s")).nodes.paths
+        multi = store.multi
+        moves = 0
+
+        async def lose_the_last(operations: Any) -> Any:
+            nonlocal moves
+            answer = await multi(operations)
+            moves += operations[0].path == paths.subscriber("snapshot")
+            if moves < 2:
+                return answer
+            monkeypatch.setattr(store, "multi", multi)
+            # The next one begins, and ends in the middle.
+            await first.propose(b"bob 1")
+            await second.refresh()
+            with monkeypatch.context() as patch:
+                patch.setattr(state_snapshots, "_ENTRY_BYTES", 0)
+                with pytest.raises(ValueError, match="zero"):
+                    await second.snapshot()
+            raise MetadataUnavailableError("nobody answers")
+
+        monkeypatch.setattr(store, "multi", lose_the_last)
+        assert await first.snapshot()
+        assert moves == 2
+    async with StateMachine(other.stream("s"), Accounts()) as third:
+        assert (third.state.balances, third.state.applied) == ({"ann": 2, "bob": 1}, 1)
 
 
 async def test_a_state_that_lacks_commands_is_never_shown(ns: Namespace, other: Namespace) -> None:

@@ -114,6 +114,10 @@ class SnapshotStore:
             await cursor.reset(snapshot.position, state=_encode(new))
         except (CursorConflictError, StreamNotFoundError):
             await ledger.abort()
+            # The answer may have been lost, and the next one have begun since: this is what it
+            # replaces then, and deletes.
+            if _pointer(await read_cursor(context, self._name)).get("ledger") == ledger.id:
+                return True
             await self._delete(ledger.id)
             return False
         await self._delete(old.get("ledger"))
