@@ -15,7 +15,8 @@ from spark_helpers import in_namespace
 
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
-from quorumbook.errors import NoSuchLedgerInMetadataError
+from quorumbook.client.client import BookKeeper
+from quorumbook.errors import MetadataUnavailableError, NoSuchLedgerInMetadataError
 from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier as job
 from quorumbook.streams import Namespace, PartitionedStream, Schema, SchemaKind
@@ -136,6 +137,31 @@ def test_a_flipped_bit_in_what_says_a_files_version_is_a_finding(cluster, tmp_pa
         assert (row["segment"], str(file) in row["problem"]) == ("s#1", True)
     file.write_bytes(whole)
     assert run(job.plan_verify, ()).exit_code == 0
+
+
+def test_a_copy_that_an_interrupted_deletion_left_goes_the_next_time(
+    cluster, tmp_path, monkeypatch
+):
+    path = f"/interrupted-{uuid4().hex[:8]}"
+    ids = in_namespace(cluster, path, write, bind=True)
+    options = OffloadOptions(to=str(tmp_path / "files"), delete_lag_s=0.0)
+
+    def offload():
+        return run_inline(
+            cluster, lambda ns: job.plan_offload(ns, options), job.conclude, namespace=path
+        )
+
+    async def fail(client, ledger_id, **keywords):
+        raise MetadataUnavailableError("nobody answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BookKeeper, "delete_ledger", fail)
+        assert len(offload().errors) == len(ids)
+    assert None not in ledgers(cluster, ids)
+    report = offload()
+    assert (report.exit_code, report.summary["bookie_copies_deleted"]) == (0, len(ids))
+    assert ledgers(cluster, ids) == [None] * len(ids)
+    assert offload().results == {}
 
 
 def check_restored(cluster, ids, before):

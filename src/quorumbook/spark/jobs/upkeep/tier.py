@@ -60,9 +60,12 @@ async def plan_offload(namespace: Namespace, options: OffloadOptions) -> JobPlan
                 continue
             stored = await nodes.read(segment.number)
             state = None if stored is None else stored.manifest.state
-            if state in (TierState.DELETED, TierState.RESTORING, TierState.REMOVING):
+            if state in (TierState.RESTORING, TierState.REMOVING):
                 continue
             size = await _size_of(namespace.client, segment)
+            if state is TierState.DELETED and size is None:
+                continue  # nobody was interrupted before its ledger was gone too
+            size = size or 0
             if state is None and size < options.min_bytes:
                 continue
             if (
@@ -79,11 +82,11 @@ def _is_settled(segment: SegmentMetadata) -> bool:
     return not segment.is_in_progress and segment.truncation is not Truncation.TRUNCATED
 
 
-async def _size_of(client: BookKeeper, segment: SegmentMetadata) -> int:
+async def _size_of(client: BookKeeper, segment: SegmentMetadata) -> int | None:
     try:
         return (await client.ledger_metadata(segment.ledger_id)).length
     except NoSuchLedgerInMetadataError:
-        return 0
+        return None
 
 
 def _unit(stream: str, number: int, size_bytes: int, arguments: dict[str, Any]) -> Unit:
