@@ -13,12 +13,15 @@ from quorumbook.errors import (
     CookieMissingError,
     LocalProtocolError,
     MetadataFormatError,
+    MetadataUnavailableError,
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
 )
+from quorumbook.metadata import nodes
 from quorumbook.metadata.bookies.cookies import Cookie, CookieStore, CookieVerdict, check_cookies
 from quorumbook.metadata.cluster import init_cluster
+from quorumbook.metadata.store import Create
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "cookies.json").read_text())
 UUID = "b0a4c1f6-0000-4000-8000-000000000001"
@@ -249,6 +252,34 @@ async def test_r25_a_new_cookie_never_replaces_another(cookies, store):
     assert node.data == COOKIE.encode()
     assert not node.is_ephemeral
     assert node.version == 0
+
+
+async def test_a_first_cookie_whose_answer_was_lost_is_the_bookies_own(
+    cookies, store, monkeypatch
+):
+    monkeypatch.setattr(nodes, "_RETRY_S", 0.0)
+
+    def lose_one(theirs=None):
+        async def lose(operations):
+            monkeypatch.setattr(store, "multi", multi)
+            await multi(operations if theirs is None else [Create(operations[0].path, theirs)])
+            raise MetadataUnavailableError("nobody answers")
+
+        monkeypatch.setattr(store, "multi", lose)
+
+    async def create(path, data=b"", **_):
+        await store.multi([Create(path, data)])
+
+    multi = store.multi
+    await store.create("/ledgers/cookies")
+    monkeypatch.setattr(store, "create", create)
+    lose_one()
+    assert await cookies.write(COOKIE) == 0
+    assert (await cookies.read(COOKIE.bookie_id))[0] == COOKIE
+    await cookies.delete(COOKIE.bookie_id)
+    lose_one(replace(COOKIE, journal_directories=("/other",)).encode())
+    with pytest.raises(NodeExistsError, match=COOKIE.bookie_id):
+        await cookies.write(COOKIE)
 
 
 async def test_a_cookie_is_changed_by_version(cookies):

@@ -32,9 +32,9 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import BookieId
 from quorumbook.metadata.cluster import read_instance_id
-from quorumbook.metadata.nodes import create_with_parents, set_alike
+from quorumbook.metadata.nodes import change_once, set_alike, with_parents
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.store import MetadataStore, Revision
+from quorumbook.metadata.store import Create, MetadataStore, Revision
 from quorumbook.protocol.messages import message_class
 
 LAYOUT_VERSION = 5
@@ -222,13 +222,23 @@ class CookieStore:
             NodeExistsError: a new one was to be written and there is one.
             MetadataVersionConflict: it is another one by now.
         """
-        path = self._paths.cookie(cookie.bookie_id)
+        path, data = self._paths.cookie(cookie.bookie_id), cookie.encode()
         if revision is not None:
-            return await set_alike(self._store, path, cookie.encode(), revision)
+            return await set_alike(self._store, path, data, revision)
         # Parents are made as needed, but never a cluster.
         await read_instance_id(self._store)
+
+        async def was_created() -> bool:
+            # Who else has this id and these directories cannot register beside us.
+            node = await self._store.exists(path)
+            return node is not None and node.data == data
+
+        what = f"the cookie of bookie {cookie.bookie_id}"
+        create = [Create(path, data)]
         try:
-            await create_with_parents(self._store, path, cookie.encode())
+            await with_parents(
+                self._store, path, lambda: change_once(self._store, create, was_created, what)
+            )
         except NodeExistsError as error:
             raise NodeExistsError(
                 f"there is a cookie of bookie {cookie.bookie_id} already",
