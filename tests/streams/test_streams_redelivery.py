@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from doubles.clusters import STORES, local_cluster
 from quorumbook.client.context import client_store
-from quorumbook.errors import ConfigError, LocalProtocolError
+from quorumbook.errors import ConfigError, LocalProtocolError, MetadataUnavailableError
 from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream
 from quorumbook.streams.cursors import acks
+from quorumbook.streams.cursors.cursor import Cursor
 from quorumbook.streams.errors import AckLimitError, PartitionLostError, WriterBusyError
 from quorumbook.streams.partitions import redelivery
+from quorumbook.streams.writing.writer import StreamWriter
 
 PATIENCE_S = 60.0
 
@@ -154,6 +157,37 @@ async def test_what_is_refused_too_often_goes_to_the_dead_letters(
         "dead-letter-sequence-id": b"1",
         "dead-letter-deliveries": b"2",
     }
+
+
+async def test_a_record_is_one_dead_letter_however_often_it_takes_to_be_done(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await filled(ns, 4)
+    options = {"max_deliveries": 1, "dead_letter": "dead/letters"}
+    append, calls = StreamWriter.append, 0
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise MetadataUnavailableError("nobody answers")
+
+    async def fail_at_the_second(*given: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return await (fail if calls == 2 else append)(*given, **options)
+
+    async with stream.consumer("g", auto_commit_s=0, **options) as consumer:
+        got = [await take(consumer) for _ in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(StreamWriter, "append", fail_at_the_second)
+            with pytest.raises(MetadataUnavailableError):
+                await consumer.nack(*got)
+        with monkeypatch.context() as patch:
+            patch.setattr(Cursor, "ack", fail)
+            with pytest.raises(MetadataUnavailableError):
+                await consumer.nack(*got)
+        await consumer.nack(*got)
+        await until_done(stream, 1)
+    async with other.stream("dead/letters").reader(tail=False) as reader:
+        assert [int(record.payload) async for record in reader] == [0, 1, 2]
 
 
 async def test_what_is_given_up_without_dead_letters_is_logged_and_done(

@@ -39,8 +39,14 @@ class DeadLetters:
         self._stream = stream
         self._turn = asyncio.Lock()
 
-    async def append(self, source: str, records: Sequence[Record]) -> None:
-        """Store records with what they were; raises as ``Stream.writer`` and ``append``."""
+    async def append(self, source: str, records: Sequence[Record], safe: set[int]) -> None:
+        """Store records with what they were; raises as ``Stream.writer`` and ``append``.
+
+        Args:
+            source: The stream they are of.
+            records: Which.
+            safe: Sequence ids of those that are stored already; the others join them.
+        """
         for record in records:
             _log.warning(
                 "group %s gives record %s of stream %s up: refused %d times",
@@ -50,6 +56,8 @@ class DeadLetters:
             return
         async with self._turn, self._stream.writer(wait_for_lock_s=_LOCK_WAIT_S) as writer:
             for record in records:
+                if record.sequence_id in safe:
+                    continue
                 origin = {
                     "dead-letter-group": self._group.encode(),
                     "dead-letter-stream": source.encode(),
@@ -63,6 +71,7 @@ class DeadLetters:
                     headers={**record.headers, **origin},
                     event_time_ms=record.event_time_ms,
                 )
+                safe.add(record.sequence_id)
 
 
 class Redeliveries:
@@ -75,6 +84,8 @@ class Redeliveries:
         self._letters = letters
         #: Handed out again and not answered yet, by sequence id.
         self._out: set[int] = set()
+        #: Dead letters of records that the cursor may not know to be done yet, by sequence id.
+        self._safe: set[int] = set()
         self._news = asyncio.Event()
 
     def delivery_count(self, sequence_id: int) -> int:
@@ -94,8 +105,9 @@ class Redeliveries:
         given_up = [each for each in due if 0 < limit <= self.delivery_count(each.sequence_id)]
         again = [each for each in due if each not in given_up]
         if given_up:
-            await self._letters.append(self._context.name, given_up)
+            await self._letters.append(self._context.name, given_up, self._safe)
             await self._cursor.ack(*given_up)
+            self._safe.difference_update(each.sequence_id for each in given_up)
         if again:
             await self._cursor.refuse(*again, delay_s=delay_s)
         self._out.difference_update(each.sequence_id for each in due)
