@@ -19,6 +19,7 @@ from quorumbook.errors import (
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
+    QuorumbookError,
     SessionExpiredError,
 )
 from quorumbook.metadata.store import MetadataStore, Operation, Revision, Watch, split
@@ -30,6 +31,10 @@ _RETRY_S = 0.2
 _PATIENCE_S = 60.0
 #: Parents may be deleted by others as often as we make them; nobody is that unlucky.
 _ATTEMPTS = 32
+#: After so long it is tried again to give up what the store did not hear of.
+_GIVE_UP_AGAIN_S = 1.0
+#: Those tries; a loop keeps no task alive.
+_GIVING_UP: set[asyncio.Task[None]] = set()
 
 
 async def create_with_parents(
@@ -128,6 +133,28 @@ async def change_once(
             raise
         else:
             return
+
+
+def give_up_later(give_up: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+    """Give up what belongs to the session beside the caller, as soon as the store answers.
+
+    A session may last as long as its process, and whoever waits for a node of it for so long.
+    """
+
+    async def keep_trying() -> None:
+        # Who finds that it is gone, or that the store is closed and ends the session, is done.
+        with contextlib.suppress(QuorumbookError):
+            while True:
+                try:
+                    await give_up()
+                    return
+                except MetadataUnavailableError:
+                    await asyncio.sleep(_GIVE_UP_AGAIN_S)
+
+    task = asyncio.create_task(keep_trying())
+    _GIVING_UP.add(task)
+    task.add_done_callback(_GIVING_UP.discard)
+    return task
 
 
 async def set_alike(store: MetadataStore, path: str, data: bytes, revision: Revision) -> int:

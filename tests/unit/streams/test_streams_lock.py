@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
+from doubles.waiting import until
 from quorumbook.env import Env
 from quorumbook.errors import MetadataUnavailableError
+from quorumbook.metadata import nodes
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
 from quorumbook.streams.errors import StreamNotFoundError
-from quorumbook.streams.metadata import lock as module
-from quorumbook.streams.metadata.lock import StreamLock
+from quorumbook.streams.metadata.lock import StreamLock, acquire_together
 
 PATH = "/lock"
 PATIENCE_S = 30.0
@@ -28,6 +31,38 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 def candidate(store: MemoryStore, client_id: str) -> StreamLock:
     return StreamLock(store, PATH, client_id, StreamNotFoundError)
+
+
+class Silence:
+    """Carries out one request of a kind and says nothing of it, nor of others until its end."""
+
+    def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        self.begins_at = kind
+        self.begun = asyncio.Event()
+        self.is_over = False
+        monkeypatch.setattr(nodes, "_GIVE_UP_AGAIN_S", 0.001)
+        for each in "create", "children", "delete", "multi":
+            monkeypatch.setattr(store, each, partial(self._ask, each, getattr(store, each)))
+
+    async def _ask(self, kind: str, request: Any, *arguments: Any, **options: Any) -> Any:
+        if self.begun.is_set() and not self.is_over:
+            raise MetadataUnavailableError("no answer")
+        answer = await request(*arguments, **options)
+        if kind != self.begins_at or self.is_over:
+            return answer
+        self.begun.set()
+        await asyncio.sleep(0)  # whoever is to be cancelled is, here
+        raise MetadataUnavailableError("no answer")
+
+    async def fall_on(self, acquiring: Coroutine[Any, Any, Any], *, is_cancelled: bool) -> None:
+        """Have somebody meet it, who may be cancelled where the answer would come."""
+        task = asyncio.ensure_future(acquiring)
+        await self.begun.wait()
+        if is_cancelled:
+            task.cancel()
+        with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
+            await task
+        assert task.cancelled() is is_cancelled
 
 
 async def test_late_news_of_a_session_leaves_no_place_of_the_next_one(
@@ -57,7 +92,7 @@ async def test_late_news_of_a_session_leaves_no_place_of_the_next_one(
 async def test_a_place_is_given_up_when_the_store_hears_of_it_at_last(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_DELETE_AGAIN_S", 0.001)
+    monkeypatch.setattr(nodes, "_GIVE_UP_AGAIN_S", 0.001)
     delete, lost = store.delete, []
 
     async def lose(path: str, *others: Any) -> None:
@@ -92,3 +127,62 @@ async def test_who_waited_for_nothing_leaves_although_the_store_does_not_say_who
     with pytest.raises(MetadataUnavailableError):
         await lock.acquire(wait_s=0.01)
     assert len(await children(PATH)) == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_place_of_which_nobody_heard_is_given_up(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+):
+    silence = Silence(store, monkeypatch, "create")
+    await silence.fall_on(candidate(store, "me").acquire(), is_cancelled=is_cancelled)
+    silence.is_over = True
+    await candidate(store, "other").acquire(wait_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_places_made_together_of_which_nobody_heard_are_given_up(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+):
+    await store.create("/second", b"")
+    second = StreamLock(store, "/second", "me", StreamNotFoundError)
+    silence = Silence(store, monkeypatch, "multi")
+    locks = [candidate(store, "me"), second]
+    await silence.fall_on(acquire_together(locks), is_cancelled=is_cancelled)
+    silence.is_over = True
+    for path in PATH, "/second":
+        other = StreamLock(store, path, "other", StreamNotFoundError)
+        await other.acquire(wait_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("kind", ["create", "children"], ids=["unheard-of", "known"])
+async def test_nobody_is_beaten_by_its_own_earlier_place(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    """As a writer that lost its session takes its lock again."""
+    lock = candidate(store, "me")
+    silence = Silence(store, monkeypatch, "create")
+    if kind == "children":
+        silence.begins_at = ""
+        create = store.create
+
+        async def create_then_hear_nothing(*arguments: Any, **options: Any) -> str:
+            silence.begins_at = "children"
+            return await create(*arguments, **options)
+
+        monkeypatch.setattr(store, "create", create_then_hear_nothing)
+    await silence.fall_on(lock.acquire(), is_cancelled=False)
+    with pytest.raises(MetadataUnavailableError):
+        await lock.acquire()
+    silence.is_over = True
+
+    async def is_acquired() -> bool:
+        try:
+            await lock.acquire()
+        except MetadataUnavailableError:
+            return False
+        return True
+
+    await until(is_acquired)
+    await until(lambda: not nodes._GIVING_UP)  # what gives places up has to let this one alone
+    assert len(await store.children(PATH)) == 1
+    assert await lock.owner() == "me"

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from quorumbook.env import logger, patience
@@ -19,9 +20,9 @@ from quorumbook.errors import (
     MetadataError,
     MetadataUnavailableError,
     NoSuchNodeError,
-    QuorumbookError,
     SessionExpiredError,
 )
+from quorumbook.metadata.nodes import give_up_later
 from quorumbook.metadata.store import Create, Delete, MetadataStore
 from quorumbook.streams.errors import StreamNotFoundError, WriterBusyError
 from quorumbook.streams.format.names import (
@@ -31,10 +32,6 @@ from quorumbook.streams.format.names import (
 )
 
 _log = logger("streams.lock")
-#: After so long it is tried again to give a place up that the store did not hear of.
-_DELETE_AGAIN_S = 1.0
-#: Those tries; a loop keeps no task alive.
-_DELETING: set[asyncio.Task[None]] = set()
 
 
 class _Place(NamedTuple):
@@ -61,6 +58,8 @@ class StreamLock:
         self._client_id = client_id
         self._not_found = not_found
         self._member: str | None = None
+        #: Gives up a place that is there still, or may be.
+        self._leaving: asyncio.Task[None] | None = None
         self._remove_callback: Callable[[], None] | None = None
         self._sessions_ended = 0
         #: Called on the loop when the session ended, and the lock with it.
@@ -84,9 +83,12 @@ class StreamLock:
         """
         self._listen()
         may_wait = wait_s is None or wait_s > 0
-        if not may_wait and not by_force:
-            await self._check_free()
-        while not await self._try(wait_s if may_wait else None, may_wait, by_force):
+        while True:
+            self._check_left()
+            if not may_wait and not by_force:
+                await self._check_free()
+            if await self._try(wait_s if may_wait else None, may_wait, by_force):
+                return
             _log.warning("the place at %s went with its session: queueing up again", self._path)
 
     async def release(self) -> None:
@@ -113,6 +115,13 @@ class StreamLock:
             self._remove_callback()
             self._remove_callback = None
         return member
+
+    def _check_left(self) -> None:
+        """Raise if an earlier place is not given up yet: nobody is to be beaten by its own."""
+        if self._leaving is not None and not self._leaving.done():
+            raise MetadataUnavailableError(
+                f"an earlier place at {self._path} could not be given up yet"
+            )
 
     async def _check_free(self) -> None:
         """Raise WriterBusyError if somebody has it: who does not wait does not queue up either."""
@@ -160,19 +169,24 @@ class StreamLock:
         ended = self._sessions_ended
         while True:
             session_id = await self._store.renew_session()
-            place = self._creation(session_id)
             try:
-                path = await self._store.create(
-                    place.path, place.data, ephemeral=True, sequential=True
-                )
+                found = await self._made(session_id, ended)
             except SessionExpiredError:
                 continue
-            except MetadataUnavailableError:
-                found = await self._find(session_id, ended)
-                if found is not None:
-                    return found
-            else:
-                return _Place(path, session_id, ended)
+            except BaseException:
+                self._leave_unseen(session_id)
+                raise
+            if found is not None:
+                return found
+
+    async def _made(self, session_id: int, ended: int) -> _Place | None:
+        """Make a place; None: nobody heard of it, and it is not there."""
+        place = self._creation(session_id)
+        try:
+            path = await self._store.create(place.path, place.data, ephemeral=True, sequential=True)
+        except MetadataUnavailableError:
+            return await self._find(session_id, ended)
+        return _Place(path, session_id, ended)
 
     def _creation(self, session_id: int) -> Create:
         prefix = f"{self._path}/{lock_member_prefix(self._client_id, session_id)}"
@@ -187,6 +201,16 @@ class StreamLock:
             if node is not None and node.owner == session_id and node.data == data:
                 return _Place(path, session_id, ended)
         return None
+
+    def _leave_unseen(self, session_id: int) -> None:
+        """Give up, beside the caller, a place that may have been made; there is no other one."""
+
+        async def leave() -> None:
+            found = await self._find(session_id, 0)
+            if found is not None:
+                await self._store.delete(found.member)
+
+        self._leaving = give_up_later(leave)
 
     async def _wait_for_turn(self, member: str, *, may_wait: bool) -> bool:
         """Wait until a member is the first; False if it is not there any more."""
@@ -234,7 +258,13 @@ class StreamLock:
         )
 
     async def _delete(self, member: str) -> None:
-        await _delete(self._store, member)
+        try:
+            await self._store.delete(member)
+        except MetadataUnavailableError:
+            self._leaving = give_up_later(partial(self._store.delete, member))
+        except MetadataError:
+            # It is gone, or goes with its session.
+            return
 
     def _on_session_expired(self) -> None:
         self._sessions_ended += 1
@@ -271,7 +301,8 @@ async def acquire_together(locks: Sequence[StreamLock]) -> bool:
             return True
     except BaseException:
         # One that did not come to it has its place all the same.
-        await _leave(locks, [place.member for place in places if place is not None])
+        made = zip(locks, places, strict=True)
+        await _leave({lock: place.member for lock, place in made if place is not None})
         await release_together(locks)
         raise
     await release_together(locks)
@@ -286,14 +317,19 @@ async def _join_together(locks: Sequence[StreamLock]) -> list[_Place | None]:
     ended = {lock: lock._sessions_ended for lock in locks}  # noqa: SLF001
     session_id = await store.renew_session()
     try:
-        made = await store.multi([lock._creation(session_id) for lock in locks])  # noqa: SLF001
-    except MetadataUnavailableError:
-        return await gather_bounded(
-            lambda lock: lock._find(session_id, ended[lock]),  # noqa: SLF001
-            locks,
-        )
-    except (SessionExpiredError, NoSuchNodeError):
-        return [None] * len(locks)
+        try:
+            made = await store.multi([lock._creation(session_id) for lock in locks])  # noqa: SLF001
+        except MetadataUnavailableError:
+            return await gather_bounded(
+                lambda lock: lock._find(session_id, ended[lock]),  # noqa: SLF001
+                locks,
+            )
+        except (SessionExpiredError, NoSuchNodeError):
+            return [None] * len(locks)
+    except BaseException:
+        for lock in locks:
+            lock._leave_unseen(session_id)  # noqa: SLF001
+        raise
     return [
         _Place(str(path), session_id, ended[lock]) for lock, path in zip(locks, made, strict=True)
     ]
@@ -301,42 +337,16 @@ async def _join_together(locks: Sequence[StreamLock]) -> list[_Place | None]:
 
 async def release_together(locks: Sequence[StreamLock]) -> None:
     """Give locks back, in one step."""
-    members = [lock._let_go() for lock in locks]  # noqa: SLF001 - of this module
-    await _leave(locks, [member for member in members if member is not None])
+    members = {lock: lock._let_go() for lock in locks}  # noqa: SLF001 - of this module
+    await _leave({lock: member for lock, member in members.items() if member is not None})
 
 
-async def _leave(locks: Sequence[StreamLock], members: Sequence[str]) -> None:
+async def _leave(members: Mapping[StreamLock, str]) -> None:
     if not members:
         return
-    store = locks[0]._store  # noqa: SLF001
+    store = next(iter(members))._store  # noqa: SLF001 - of this module
     if 1 < len(members) <= store.multi_limit:
         with contextlib.suppress(MetadataError):
-            await store.multi(list(map(Delete, members)))
+            await store.multi(list(map(Delete, members.values())))
             return
-    await asyncio.gather(*(_delete(store, member) for member in members))
-
-
-async def _delete(store: MetadataStore, member: str) -> None:
-    try:
-        await store.delete(member)
-    except MetadataUnavailableError:
-        # A session may last as long as its process, and everybody would wait for so long.
-        task = asyncio.create_task(_delete_later(store, member))
-        _DELETING.add(task)
-        task.add_done_callback(_DELETING.discard)
-    except MetadataError:
-        # It is gone, or goes with its session.
-        return
-
-
-async def _delete_later(store: MetadataStore, member: str) -> None:
-    while True:
-        await asyncio.sleep(_DELETE_AGAIN_S)
-        try:
-            await store.delete(member)
-        except MetadataUnavailableError:
-            continue
-        except QuorumbookError:
-            # The same, or the store is closed and ends the session.
-            return
-        return
+    await asyncio.gather(*(lock._delete(member) for lock, member in members.items()))  # noqa: SLF001
