@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import contextlib
 
-from quorumbook.errors import NodeExistsError, NoSuchNodeError, SessionExpiredError
+from quorumbook.errors import (
+    MetadataVersionConflict,
+    NodeExistsError,
+    NoSuchNodeError,
+    SessionExpiredError,
+)
 from quorumbook.ids import LedgerId
 from quorumbook.metadata.nodes import create_with_parents, text_record
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.store import MetadataStore
+from quorumbook.metadata.store import MetadataStore, Node
 
 
 class ReplicationLocks:
@@ -52,9 +57,10 @@ class ReplicationLocks:
         try:
             await create_with_parents(self._store, path, self._data, ephemeral=True)
         except NodeExistsError:
-            node = await self._store.exists(path)
-            is_ours = node is not None and node.owner == self._store.session_id
-            return is_ours and ledger_id in self._ours
+            is_ours = await self._find(path) is not None and ledger_id in self._ours
+            if not is_ours:
+                self._ours.discard(ledger_id)
+            return is_ours
         except SessionExpiredError:
             raise
         except BaseException:
@@ -70,11 +76,24 @@ class ReplicationLocks:
         return ledger_id in self._ours
 
     async def release(self, ledger_id: LedgerId) -> None:
-        """Give a lock back; one that went with its session is somebody else's, and stays."""
+        """Give a lock back; one that somebody else has by now stays."""
         if ledger_id in self._ours:
-            with contextlib.suppress(NoSuchNodeError, SessionExpiredError):
-                await self._store.delete(self._paths.underreplicated_lock(ledger_id))
+            path = self._paths.underreplicated_lock(ledger_id)
+            node = await self._find(path)
+            if node is not None:
+                with contextlib.suppress(
+                    NoSuchNodeError, MetadataVersionConflict, SessionExpiredError
+                ):
+                    await self._store.delete(path, *node.revision)
             self._ours.discard(ledger_id)
+
+    async def _find(self, path: str) -> Node | None:
+        """Return a lock's node if we can have made it; others share our session, not our name."""
+        node = await self._store.exists(path)
+        is_ours = (
+            node is not None and node.owner == self._store.session_id and node.data == self._data
+        )
+        return node if is_ours else None
 
     async def release_all(self) -> None:
         """Give everything back; what fails on the way is tried again by the next call."""
