@@ -254,9 +254,7 @@ async def test_r25_a_new_cookie_never_replaces_another(cookies, store):
     assert node.version == 0
 
 
-async def test_a_first_cookie_whose_answer_was_lost_is_the_bookies_own(
-    cookies, store, monkeypatch
-):
+async def test_a_first_cookie_whose_answer_was_lost_is_the_bookies_own(cookies, store, monkeypatch):
     monkeypatch.setattr(nodes, "_RETRY_S", 0.0)
 
     def lose_one(theirs=None):
