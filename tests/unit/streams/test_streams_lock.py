@@ -15,7 +15,7 @@ from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata import nodes
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
 from quorumbook.streams.errors import StreamNotFoundError
-from quorumbook.streams.metadata.lock import StreamLock, acquire_together
+from quorumbook.streams.metadata.lock import StreamLock, acquire_together, release_together
 
 PATH = "/lock"
 PATIENCE_S = 30.0
@@ -186,3 +186,28 @@ async def test_nobody_is_beaten_by_its_own_earlier_place(
     await until(lambda: not nodes._GIVING_UP)  # what gives places up has to let this one alone
     assert len(await store.children(PATH)) == 1
     assert await lock.owner() == "me"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_whose_release_is_cancelled_leaves_all_the_same(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, count: int
+):
+    """Before the store hears of it, when it has, and in between."""
+    paths = [f"{PATH}/{number}" for number in range(count)]
+    for path in paths:
+        await store.create(path, b"")
+    for turns in range(5):
+        locks = [StreamLock(store, path, "me", StreamNotFoundError) for path in paths]
+        for lock in locks:
+            await lock.acquire()
+        release = locks[0].release() if count == 1 else release_together(locks)
+        task = asyncio.ensure_future(release)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if turns:  # otherwise it has not begun, and all is as it was
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for path in paths:
+            other = StreamLock(store, path, "other", StreamNotFoundError)
+            await other.acquire(wait_s=PATIENCE_S)
+            await other.release()

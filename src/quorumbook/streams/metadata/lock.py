@@ -260,8 +260,10 @@ class StreamLock:
     async def _delete(self, member: str) -> None:
         try:
             await self._store.delete(member)
-        except MetadataUnavailableError:
+        except (MetadataUnavailableError, asyncio.CancelledError) as error:
             self._leaving = give_up_later(partial(self._store.delete, member))
+            if isinstance(error, asyncio.CancelledError):
+                raise
         except MetadataError:
             # It is gone, or goes with its session.
             return
@@ -302,8 +304,10 @@ async def acquire_together(locks: Sequence[StreamLock]) -> bool:
     except BaseException:
         # One that did not come to it has its place all the same.
         made = zip(locks, places, strict=True)
-        await _leave({lock: place.member for lock, place in made if place is not None})
-        await release_together(locks)
+        try:
+            await _leave({lock: place.member for lock, place in made if place is not None})
+        finally:
+            await release_together(locks)
         raise
     await release_together(locks)
     return False
@@ -345,8 +349,13 @@ async def _leave(members: Mapping[StreamLock, str]) -> None:
     if not members:
         return
     store = next(iter(members))._store  # noqa: SLF001 - of this module
-    if 1 < len(members) <= store.multi_limit:
-        with contextlib.suppress(MetadataError):
-            await store.multi(list(map(Delete, members.values())))
-            return
-    await asyncio.gather(*(lock._delete(member) for lock, member in members.items()))  # noqa: SLF001
+    try:
+        if 1 < len(members) <= store.multi_limit:
+            with contextlib.suppress(MetadataError):
+                await store.multi(list(map(Delete, members.values())))
+                return
+        await asyncio.gather(*(lock._delete(member) for lock, member in members.items()))  # noqa: SLF001
+    except asyncio.CancelledError:
+        for member in members.values():
+            give_up_later(partial(store.delete, member))
+        raise
