@@ -10,6 +10,7 @@ import pytest
 from test_storage_gc import Garbage, filled
 
 from doubles.storage_world import World
+from quorumbook.errors import StorageError
 from quorumbook.storage.gc.hold import (
     NAME,
     NEVER_HELD,
@@ -170,6 +171,92 @@ async def test_r27_a_full_disk_keeps_no_small_deletion_waiting_for_a_note(tmp_pa
         await garbage.collect()
     assert failing.hits
     assert world.storage.ledger_ids() == [2]
+    await world.storage.stop()
+
+
+async def test_r27_what_a_full_disk_refused_of_a_note_is_written_by_the_next_pass(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    await filled(world, *range(12), 40)
+    garbage = Garbage(world, *range(12), 40)
+    garbage.cluster.next_id = 41
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    failing = world.disk.faults.fail("write", NAME)
+    await garbage.collect()
+    assert failing.hits == 1
+    # Nothing more is proven in the next pass; the one after it could tell by no counter any more.
+    await garbage.collect(minutes=0)
+    garbage.cluster.next_id = 50
+    await world.restart()
+    garbage.restart()
+    for _ in range(3):
+        await garbage.collect(is_forced=True)
+    assert list((await garbage.collector.hold()).held) == [40]
+    assert world.storage.ledger_ids() == [*range(12), 40]
+    await world.storage.stop()
+
+
+async def test_r27_an_approval_that_was_not_written_down_lets_nothing_go(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await filled(world, *range(12), 40)
+    garbage = Garbage(world, *range(12), 40)
+    garbage.cluster.next_id = 41
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    await garbage.collect()
+    await garbage.collect()
+    hold = await garbage.collector.hold()
+    world.disk.faults.fail("write", NAME)
+    with pytest.raises(StorageError):
+        await garbage.collector.approve(hold.set_id)
+    await garbage.collect()
+    assert garbage.collector.statistics.held_ledgers == 1
+    assert world.storage.ledger_ids() == [*range(12), 40]
+    assert await garbage.collector.approve(hold.set_id)
+    await garbage.collect()
+    assert world.storage.ledger_ids() == list(range(12))
+    await world.storage.stop()
+
+
+@pytest.mark.parametrize("is_same_set", [True, False])
+async def test_r27_a_set_that_changes_while_its_approval_is_written_down_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same_set: bool
+) -> None:
+    world = World(tmp_path)
+    await filled(world, *range(12), 40, 41)
+    garbage = Garbage(world, *range(12), 40, 41)
+    garbage.cluster.next_id = 42
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    await garbage.collect()
+    await garbage.collect()
+    if not is_same_set:
+        garbage.cluster.ledger_ids.remove(41)
+        await garbage.collect(minutes=0)
+    hold = await garbage.collector.hold()
+    assert list(hold.held) == [40]
+    write = world.storage.gc.write_hold
+
+    async def be_late(note: Hold) -> None:
+        monkeypatch.undo()
+        garbage.cluster.next_id = 60
+        await garbage.collect()
+        await write(note)
+
+    monkeypatch.setattr(world.storage.gc, "write_hold", be_late)
+    assert await garbage.collector.approve(hold.set_id) is is_same_set
+    # What the disk says is what counts here.
+    await garbage.collect(minutes=0)
+    found = await garbage.collector.hold()
+    assert list(found.held) == ([] if is_same_set else [40, 41])
+    await world.restart()
+    garbage.restart()
+    assert await garbage.collector.hold() == found
     await world.storage.stop()
 
 

@@ -141,6 +141,8 @@ class Collector:
             grace_s=options.surplus_grace_s,
         )
         self._hold: Hold | None = None
+        #: What its note says on disk; None while nobody knows.
+        self._written: Hold | None = None
         self._minor_ns = self._major_ns = self._clock.now_ns()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -298,25 +300,34 @@ class Collector:
         """Return what waits for an operator's word."""
         if self._hold is None:
             found = await self._gc.read_hold()
-            # Another task may have been faster, and further.
-            self._hold = self._hold or found
+            if self._hold is None:  # another task may have been faster, and further
+                self._hold = self._written = found
             self.statistics.held_ledgers = len(self._hold.held)
         return self._hold
 
     async def approve(self, set_id: str) -> bool:
         """Let exactly that set of ledgers go; False if another one is held by now."""
         hold = await self.hold()
-        if not hold.held or hold.set_id != set_id:
-            return False
-        _log.warning("the operator approves of the deletion of %d ledgers", len(hold.held))
-        await self._keep(hold.approve())
-        self.trigger(force=False)
-        return True
+        while hold.held and hold.set_id == set_id:
+            approved = hold.approve()
+            # Nothing may go by a word that a restart would not find.
+            await self._write(approved)
+            if self._hold is hold:
+                _log.warning("the operator approves of the deletion of %d ledgers", len(hold.held))
+                self._keep(approved)
+                self.trigger(force=False)
+                return True
+            hold = await self.hold()
+        return False
 
-    async def _keep(self, hold: Hold) -> None:
+    def _keep(self, hold: Hold) -> None:
         self._hold = hold
         self.statistics.held_ledgers = len(hold.held)
+
+    async def _write(self, hold: Hold) -> None:
+        self._written = None
         await self._gc.write_hold(hold)
+        self._written = hold
 
     async def _released(
         self, due: LedgerRanges, missing: LedgerRanges, known: int, next_id: LedgerId
@@ -338,8 +349,10 @@ class Collector:
             before = await self.hold()
             hold, free = await self._gc.decide(judged)
         if hold != before:
+            self._keep(hold)
+        if hold != self._written:
             try:
-                await self._keep(hold)
+                await self._write(hold)
             except StorageError as error:
                 # A full disk waits for deletions; what was decided holds in this process.
                 _log.warning("what is held of deletions could not be written down: %s", error)
