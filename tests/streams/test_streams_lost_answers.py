@@ -193,3 +193,33 @@ async def test_who_was_pushed_out_and_makes_a_ledger_ahead_does_not_stop_the_nex
     assert await read_payloads(stream) == [b"old", b"new"]
     assert await unnamed_ledgers(stream) == set()
     await assert_sound(stream)
+
+
+@pytest.mark.parametrize(
+    ("end", "step"),
+    [("close", "let_go"), ("abort", "publish_confirmed"), ("seal", "settled"), ("seal", "let_go")],
+)
+async def test_who_is_cancelled_while_it_ends_gives_the_stream_back(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, end: str, step: str
+) -> None:
+    """As under a limit on its time, while the store or a bookie does not answer."""
+    await ns.create_stream("s")
+    writer = await ns.stream("s").writer(retention_interval_s=0)
+    owner: Any = pump_of(writer) if step == "settled" else pump_of(writer).segments
+    work, begun, go_on = getattr(owner, step), asyncio.Event(), asyncio.Event()
+
+    async def take_long() -> None:
+        begun.set()
+        await go_on.wait()
+        await work()
+
+    monkeypatch.setattr(owner, step, take_long)
+    ending = asyncio.ensure_future(getattr(writer, end)())
+    await begun.wait()
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    go_on.set()
+    await writer.close()
+    assert not writer._tenure._lock.is_held  # what is seen of it elsewhere may come later
+    assert await stream_context(other.stream("s")).lock().owner() == ""

@@ -26,6 +26,7 @@ class Tenure:
         self._loop = asyncio.get_running_loop()
         self._relocking: asyncio.Task[None] | None = None
         self._retaining: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         if options.retention_interval_s and parts.may_truncate:
             # Who was pushed out lets the stream alone.
             retaining = Retention(context).run(
@@ -42,13 +43,25 @@ class Tenure:
             self._relocking = self._loop.create_task(pump.lock_again(self._lock))
 
     async def end(self) -> None:
-        """Stop all of it, and give the lock back."""
-        await self._pump.stop()
-        if self._quota is not None:
-            await self._quota.stop()
-        await cancel_and_wait(
-            [task for task in (self._relocking, self._retaining) if task is not None]
-        )
-        with contextlib.suppress(QuorumbookError):
-            await self._pump.segments.let_go()
-        await self._lock.release()
+        """Stop all of it, and give the lock back; it goes on without whoever is cancelled."""
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Wait until what is being ended is over."""
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        try:
+            await self._pump.stop()
+            if self._quota is not None:
+                await self._quota.stop()
+            await cancel_and_wait(
+                [task for task in (self._relocking, self._retaining) if task is not None]
+            )
+            with contextlib.suppress(QuorumbookError):
+                await self._pump.segments.let_go()
+        finally:
+            await self._lock.release()

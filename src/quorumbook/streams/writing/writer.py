@@ -70,6 +70,7 @@ class StreamWriter(ClosingQuietly):
         """
         self._pump.check_owner()
         if self._pump.is_closing:
+            await self._tenure.ended()
             return
         try:
             if self._pump.error is None:
@@ -95,12 +96,14 @@ class StreamWriter(ClosingQuietly):
         pump.is_closing = True
         is_sound = pump.error is None
         pump.give_up(error)
-        if is_sound:
-            with contextlib.suppress(QuorumbookError, TimeoutError):
-                async with patience.timeout(_LAST_WORD_S):
-                    await pump.segments.publish_confirmed()
-        pump.segments.stop(error)
-        await self._tenure.end()
+        try:
+            if is_sound:
+                with contextlib.suppress(QuorumbookError, TimeoutError):
+                    async with patience.timeout(_LAST_WORD_S):
+                        await pump.segments.publish_confirmed()
+        finally:
+            pump.segments.stop(error)
+            await self._tenure.end()
 
     @property
     def next_sequence_id(self) -> int:
@@ -447,8 +450,8 @@ class StreamWriter(ClosingQuietly):
         """
         self._check_open()
         self._pump.is_closing = True
-        await self._pump.settled()
         try:
+            await self._pump.settled()
             await self._pump.seal()
         finally:
             await self._tenure.end()
