@@ -11,6 +11,7 @@ from doubles.clusters import STORES, local_cluster
 from doubles.sessions import end_session_of
 from quorumbook.errors import LocalProtocolError, MetadataUnavailableError, NoSuchEntryError
 from quorumbook.streams import Namespace, Position, Record, Stream, StreamPolicy
+from quorumbook.streams import stream as streams
 from quorumbook.streams.cursors import acks
 from quorumbook.streams.cursors import reader as reader_module
 from quorumbook.streams.cursors.cursor import commit_place, take_over
@@ -275,6 +276,22 @@ async def _read_alone(stream: Stream) -> list[int]:
     options = {"exclusive": True, "wait_for_lock_s": PATIENCE_S, "tail": False}
     async with stream.reader(cursor="c", **options) as reader:
         return [record.sequence_id async for record in reader]
+
+
+async def test_who_does_not_come_to_read_alone_keeps_nobody_away(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, _ = await filled(ns)
+
+    async def not_answer(*_arguments: object) -> Position:
+        monkeypatch.undo()
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(streams, "resume_position", not_answer)
+    with pytest.raises(MetadataUnavailableError):
+        await stream.reader(cursor="c", exclusive=True)
+    async with other.stream("s").reader(cursor="c", exclusive=True) as reader:
+        assert len(await reader.read(1)) == 1
 
 
 async def test_a_reader_whose_lock_went_says_so(ns: Namespace) -> None:

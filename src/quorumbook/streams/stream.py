@@ -248,8 +248,13 @@ class Stream(Tabular, HasSchemas):
             place = start.position if isinstance(start, Cursor) else start
             await self.cursor(name, start=place)
             lock = await lock_cursor(context, name, wait_for_lock_s) if exclusive else None
-            found = await self.cursor(name)  # as whoever had the lock left it
-            first = await resume_position(context, found)
+            try:
+                found = await self.cursor(name)  # as whoever had the lock left it
+                first = await resume_position(context, found)
+            except BaseException:
+                if lock is not None:
+                    await lock.release()
+                raise
             reader = StreamReader(context, first, reader_options)
             return CursorReader(reader, found, lock, auto_commit_s)
 
