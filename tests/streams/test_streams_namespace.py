@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorumbook.client.context import client_store
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, MetadataVersionConflict
+from quorumbook.metadata.nodes import set_alike
 from quorumbook.streams import Namespace, StreamPolicy
+from quorumbook.streams import stream_context as stream_context_module
 from quorumbook.streams.errors import (
     AccessDeniedError,
     NamespaceNotBoundError,
+    PolicyConflictError,
     StreamExistsError,
     StreamNotFoundError,
 )
 from quorumbook.streams.format.binding import AccessControl
+from quorumbook.streams.metadata.stream_nodes import StreamNodes
 from quorumbook.streams.stream_context import namespace_store, stream_context
 from quorumbook.testing import LocalCluster
 
@@ -89,6 +94,40 @@ async def test_a_stream_is_renamed_with_what_it_holds(ns: Namespace) -> None:
     assert (await ns.stream("new/name").info()).policy.roll_entries == 7
     moved = stream_context(ns.stream("new/name")).nodes.paths.subscriber("sub1")
     assert (await store.get(moved)).data == b"AQ=="
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_policy_that_is_set_while_its_stream_is_renamed_is_not_lost(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """It goes along, or whoever was later is told."""
+    await ns.create_stream("old", policy=StreamPolicy(roll_entries=7))
+    await ns.create_stream("old/nested")  # the node stays
+    new = StreamPolicy(roll_entries=8)
+    if is_first:
+        change = StreamNodes.change
+
+        async def set_before(nodes: StreamNodes, *how: Any) -> None:
+            monkeypatch.undo()
+            await other.stream("old").set_policy(new)
+            await change(nodes, *how)
+
+        monkeypatch.setattr(StreamNodes, "change", set_before)
+        with pytest.raises(MetadataVersionConflict):
+            await ns.rename_stream("old", "new")
+        await ns.rename_stream("old", "new")
+        assert (await ns.stream("new").info()).policy.roll_entries == 8
+    else:
+
+        async def renamed_before(*how: Any) -> int:
+            monkeypatch.undo()
+            await ns.rename_stream("old", "new")
+            return await set_alike(*how)
+
+        monkeypatch.setattr(stream_context_module, "set_alike", renamed_before)
+        with pytest.raises(PolicyConflictError):
+            await other.stream("old").set_policy(new)
+        assert (await ns.stream("new").info()).policy.roll_entries == 7
 
 
 async def test_what_access_control_denies_is_denied(cluster: LocalCluster) -> None:

@@ -26,7 +26,7 @@ from quorumbook.errors import (
 )
 from quorumbook.metadata.election import Election, named_election
 from quorumbook.metadata.nodes import create_with_parents
-from quorumbook.metadata.store import Create, Delete, MetadataStore, Operation, Watch
+from quorumbook.metadata.store import Create, Delete, MetadataStore, Operation, Set, Watch
 from quorumbook.metadata.uri import open_store
 from quorumbook.options import takes
 from quorumbook.streams.errors import (
@@ -430,6 +430,7 @@ class Namespace(TabularNamespace, Closing):
             StreamExistsError: there is one of the new name.
             WriterBusyError: somebody writes it.
             StreamError: it has more segments than the metadata store moves in one step.
+            MetadataVersionConflict: it was changed meanwhile, its policy say; nothing was moved.
         """
         self._check_writable()
         source, target = self.stream(old), self.stream(new)
@@ -442,13 +443,14 @@ class Namespace(TabularNamespace, Closing):
             with contextlib.suppress(NodeExistsError):
                 await create_with_parents(self._store, paths.stream)
             operations = await self._moves(nodes.paths.root, paths.root, nodes.paths.lock)
+            data, revision = await nodes.read_data()
+            # The old one too, which may stay: who read the policy there changes it no more.
+            operations += [Set(nodes.paths.stream, data, *revision), Set(paths.stream, data)]
             if len(operations) > self._store.multi_limit:
                 raise StreamError(
                     f"stream {source.name} cannot be renamed: {len(operations)} changes are more "
                     f"than the {self._store.multi_limit} the metadata store makes in one step"
                 )
-            data, _ = await nodes.read_data()
-            await self._store.set(paths.stream, data)
             await lock.release()  # its member lies in what is moved
             await nodes.change(operations, stream_context(target).nodes.exists, "renaming a stream")
             with contextlib.suppress(NodeNotEmptyError, NoSuchNodeError):
