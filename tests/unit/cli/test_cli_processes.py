@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from quorumbook.cli.bookie.processes import refuse_other_layout, settings_of
+from quorumbook.cli.cluster import supervisor
 from quorumbook.config.load import load
 from quorumbook.errors import ConfigError
 
@@ -100,3 +103,39 @@ def test_a_bookie_that_ran_alone_is_not_left_out(tmp_path) -> None:
     refuse_other_layout(configured(tmp_path), 1)
     with pytest.raises(ConfigError, match="j2 holds one bookie that ran without --processes"):
         refuse_other_layout(configured(tmp_path), 2)
+
+
+async def test_a_child_is_started_again_though_the_system_had_no_room_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_S", 0.0)
+    starts = 0
+    is_there_again = asyncio.Event()
+
+    async def start() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 2:
+            raise OSError("no room for a process")
+        if starts == 3:
+            is_there_again.set()
+
+    async def wait() -> int:
+        if is_there_again.is_set():
+            await asyncio.Event().wait()
+        return -9
+
+    async def stop() -> None:
+        pass
+
+    told: list[str] = []
+    call = SimpleNamespace(warn=lambda _, text: told.append(text), note=told.append)
+    child = SimpleNamespace(name="bookie 1", start=start, wait=wait, stop=stop)
+    running = supervisor.Supervisor([child], call)
+    await running.start()
+    again = asyncio.create_task(is_there_again.wait())
+    # Or else it would be waited for without end.
+    await asyncio.wait([again, *running._guards], return_when=asyncio.FIRST_COMPLETED)
+    assert is_there_again.is_set()
+    await running.stop()
+    assert "no room for a process" in told[1]

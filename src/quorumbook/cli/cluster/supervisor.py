@@ -281,5 +281,6 @@ class Supervisor:
             try:
                 await child.start()
                 self._call.note(f"{child.name} is there again")
-            except ChildFailedError as error:
+            except (ChildFailedError, OSError, ValueError) as error:
+                # A system that had no room for a process may have it the next time.
                 self._call.warn("child-failed", str(error))
