@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="pip install 'quorumbook[spark]'")
 
 from quorumbook.cli.main import main
 from quorumbook.cli.spark import pipeline as command
-from quorumbook.errors import ConfigError
+from quorumbook.errors import ConfigError, MetadataUnavailableError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.pipeline import running
 from quorumbook.spark.pipeline.declaration import PipelineStep, parse_pipeline
@@ -57,6 +57,10 @@ class Query:
 
     def stop(self) -> None:
         self.isActive, self.is_stopped = False, True
+
+
+#: Which the others do without.
+count_segments = RunningPipeline._count_segments
 
 
 class Rehearsal:
@@ -132,6 +136,22 @@ def test_a_step_is_given_up_and_the_others_go_on(rehearsal: Rehearsal) -> None:
     assert (first.state, first.restarts, first.error) == ("failed", 2, "three")
     assert (second.state, second.commits) == ("done", 3)
     assert "waiting" in looks
+
+
+def test_all_steps_go_on_while_their_segments_cannot_be_counted(
+    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def namespace() -> None:
+        asked.append("for segments")
+        raise MetadataUnavailableError("nobody answers")
+
+    monkeypatch.setattr(RunningPipeline, "_count_segments", count_segments)
+    monkeypatch.setattr(running, "connected", lambda _: SimpleNamespace(namespace=namespace))
+    rehearsal.queries = {"first": [ends(1)], "second": [ends(1)]}
+    assert rehearsal.pipeline(is_once=True).run()
+    assert asked
 
 
 def test_what_nobody_can_want_ends_all_at_the_start(rehearsal: Rehearsal) -> None:

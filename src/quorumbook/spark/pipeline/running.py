@@ -13,7 +13,7 @@ from typing import Any
 
 from quorumbook.client.context import client_store
 from quorumbook.env import logger
-from quorumbook.errors import ConfigError, MetadataError
+from quorumbook.errors import ConfigError, MetadataError, QuorumbookError
 from quorumbook.spark.connection import Connection
 from quorumbook.spark.jobs.queries import connected_to
 from quorumbook.spark.pipeline.declaration import Pipeline, PipelineStep
@@ -192,13 +192,17 @@ class RunningPipeline:
         self._due_s[step.name] = time.monotonic() + (wait_s or 0.0)
 
     def _count_segments(self) -> None:
+        """Count segments of what is written; a pipeline goes on without."""
         self._counted_s = time.monotonic()
-        namespace = self._cluster.namespace()
-        for step in self._pipeline.steps:
-            found = self._cluster.run(
-                lambda step=step: segments_of(namespace, step.written)  # type: ignore[misc]
-            )
-            self.numbers[step.name].take_segments(found)
+        try:
+            namespace = self._cluster.namespace()
+            for step in self._pipeline.steps:
+                found = self._cluster.run(
+                    lambda step=step: segments_of(namespace, step.written)  # type: ignore[misc]
+                )
+                self.numbers[step.name].take_segments(found)
+        except QuorumbookError as error:
+            _log.warning("segments cannot be counted now: %s", error)
 
 
 async def _retain(
