@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
@@ -34,6 +33,7 @@ from quorumbook.storage.gc.decisions import (
     DELETIONS_MAX,
     GcPlan,
     LogUsage,
+    PassWish,
     Suspicions,
     ledgers_at_a_time,
     plan,
@@ -70,16 +70,6 @@ class KnownLedgers(Owners, Protocol):
     def session(self) -> object:
         """Return what changes when a session ends."""
         ...
-
-
-class _Asked(enum.Flag):
-    """What somebody asks of a pass beyond what it does by itself."""
-
-    NOTHING = 0
-    #: All ledgers that are proven gone, not a share of them.
-    ALL_PROVEN = enum.auto()
-    MINOR = enum.auto()
-    MAJOR = enum.auto()
 
 
 @dataclass(slots=True)
@@ -146,7 +136,7 @@ class Collector:
         self._minor_ns = self._major_ns = self._clock.now_ns()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._asked = _Asked.NOTHING
+        self._asked = PassWish.NOTHING
         self._compacted: set[int] = set()
         #: Kinds of compaction that an operator holds back.
         self.is_suspended = False
@@ -169,9 +159,9 @@ class Collector:
 
     def trigger(self, *, minor: bool = False, major: bool = False, force: bool = True) -> None:
         """Begin a pass soon; a forced one deletes all ledgers that are proven gone."""
-        self._asked |= _Asked.ALL_PROVEN if force else _Asked.NOTHING
-        self._asked |= _Asked.MINOR if minor else _Asked.NOTHING
-        self._asked |= _Asked.MAJOR if major else _Asked.NOTHING
+        self._asked |= PassWish.ALL_PROVEN if force else PassWish.NOTHING
+        self._asked |= PassWish.MINOR if minor else PassWish.NOTHING
+        self._asked |= PassWish.MAJOR if major else PassWish.NOTHING
         self._wake.set()
 
     def suspend(self) -> None:
@@ -235,20 +225,20 @@ class Collector:
         started = self._clock.now_ns()
         self.is_running = True
         # All of it at once: who asks from now on wants a pass that counts anew.
-        asked, self._asked = self._asked, _Asked.NOTHING
-        asked |= _Asked.ALL_PROVEN if is_forced else _Asked.NOTHING
+        asked, self._asked = self._asked, PassWish.NOTHING
+        asked |= PassWish.ALL_PROVEN if is_forced else PassWish.NOTHING
         left = asked
         try:
             await self._gc.keep_reserve(self._options.reserve_size_bytes)
-            could_delete = await self._delete_ledgers(is_forced=_Asked.ALL_PROVEN in asked)
+            could_delete = await self._delete_ledgers(is_forced=PassWish.ALL_PROVEN in asked)
             if could_delete:
-                left &= ~_Asked.ALL_PROVEN
+                left &= ~PassWish.ALL_PROVEN
             await self._forget_deletions()
             await self._drop_surplus()
             await self._delete_logs()
             # Else there is more to be compacted once ledgers can be deleted.
             if await self._compact(asked) and could_delete:
-                left = _Asked.NOTHING
+                left = PassWish.NOTHING
             self.statistics.passes += 1
         except QuorumbookError as error:
             self.statistics.failed_passes += 1
@@ -443,7 +433,7 @@ class Collector:
             else:
                 statistics.reclaimed_deletion_bytes += size
 
-    async def _compact(self, asked: _Asked) -> bool:
+    async def _compact(self, asked: PassWish) -> bool:
         """Compact what is due or asked for; False if an operator held it back."""
         usages = await self.usages()
         self.statistics.active_logs = len(usages)
@@ -460,13 +450,13 @@ class Collector:
             await asyncio.shield(self._gc.finish_compaction())
         return True
 
-    def _due_threshold(self, asked: _Asked) -> float:
+    def _due_threshold(self, asked: PassWish) -> float:
         """Return below which live ratio logs are compacted now, 0 for none."""
         options, now = self._options, self._clock.now_ns()
-        is_major = _Asked.MAJOR in asked or (
+        is_major = PassWish.MAJOR in asked or (
             now - self._major_ns >= options.major_compaction_interval_s * _SECOND
         )
-        is_minor = _Asked.MINOR in asked or (
+        is_minor = PassWish.MINOR in asked or (
             now - self._minor_ns >= options.minor_compaction_interval_s * _SECOND
         )
         if self.is_suspended or not (is_major or is_minor):

@@ -7,6 +7,7 @@ that failed) makes it start anew.  Asking is left to ``collector``, deleting to 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
@@ -18,6 +19,16 @@ from quorumbook.storage.options import GcOptions
 LEDGERS_ALWAYS = 1000
 #: So many deletions are remembered at most, the latest.
 DELETIONS_MAX = 1_000_000
+
+
+class PassWish(enum.Flag):
+    """What somebody asks of a pass beyond what it does by itself."""
+
+    NOTHING = 0
+    #: All ledgers that are proven gone, not a share of them.
+    ALL_PROVEN = enum.auto()
+    MINOR = enum.auto()
+    MAJOR = enum.auto()
 
 
 class Suspicions:
