@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import pytest
 
+from quorumbook.client.client import BookKeeper
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
 from quorumbook.streams.errors import PositionTruncatedError, WriterFencedError
@@ -175,3 +177,59 @@ async def test_t2_who_is_interrupted_leaves_no_ledger_behind(
     # Two at the same time do it once.
     await asyncio.gather(stream.enforce_retention(), other.stream("s").enforce_retention())
     assert await numbers(stream) == [4]
+
+
+def while_first_goes(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[Any]]) -> None:
+    """Do something between the first segment's mark and the deletion of its ledger."""
+    delete = BookKeeper.delete_ledger
+
+    async def deleted(client: BookKeeper, ledger_id: int) -> None:
+        monkeypatch.undo()
+        await work()
+        await delete(client, ledger_id)
+
+    monkeypatch.setattr(BookKeeper, "delete_ledger", deleted)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda stream: stream.cursor("new", holds_retention=True),
+        lambda stream: stream.cursor("there", holds_retention=True),
+        lambda stream: stream.set_policy(StreamPolicy(retain_records=7)),
+    ],
+    ids=["a cursor is made", "a cursor begins to hold", "the policy is loosened"],
+)
+async def test_t2_what_is_held_while_others_go_stays(
+    ns: Namespace,
+    other: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    hold: Callable[[Stream], Awaitable[Any]],
+) -> None:
+    stream = await written(ns, 5, retain_records=1)
+    await stream.cursor("there", start=Position(2, 0, 0), holds_retention=False)
+    while_first_goes(monkeypatch, lambda: hold(other.stream("s")))
+    assert reasons(await stream.enforce_retention()) == [(1, "records")]
+    assert await numbers(stream) == [2, 3, 4, 5]
+    async with stream.reader(tail=False) as reader:
+        assert [record.sequence_id async for record in reader] == list(range(2, 10))
+
+
+async def test_t2_a_cursor_that_is_reset_back_while_others_go_keeps_what_is_left(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await written(ns, 5, retain_records=1)
+    cursor = await other.stream("s").cursor("c", start="latest", holds_retention=True)
+    while_first_goes(monkeypatch, lambda: cursor.reset(Position(3, 0, 0)))
+    assert reasons(await stream.enforce_retention()) == [(1, "records"), (2, "records")]
+    await cursor.commit(Position(3, 0, 2))
+    assert reasons(await stream.enforce_retention()) == [(3, "records")]
+
+
+async def test_t2_a_cursor_that_is_made_while_others_go_is_told_what_it_loses(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await written(ns, 4, retain_hard_bytes=1)
+    while_first_goes(monkeypatch, lambda: other.stream("s").cursor("new", holds_retention=True))
+    assert (await stream.enforce_retention()).overrun == ["new"]
+    assert (await stream.cursor("new")).is_overrun

@@ -1,6 +1,7 @@
 """Lets go of what a stream need not keep any more: marks segments, then deletes their ledgers.
 
-``plan`` decides.  A segment is first marked as truncated, so that readers know; then its
+``plan`` decides, and once more before each segment: cursors and policies change while others go.
+The segment is first marked as truncated, so that readers know; then its
 ledger is deleted, its files if it was offloaded, and its node last.  Whoever is interrupted in
 between leaves a marked segment, which the next run deletes: no ledger is ever without a node that
 names it.  Several may do this for the same stream at the same time.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from quorumbook.streams.errors import (
     FilesUnavailableError,
     StreamNotFoundError,
 )
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.metadata.policy import StreamPolicy
 from quorumbook.streams.retention.plan import (
@@ -79,34 +81,14 @@ class Retention:
             context.check_writable()
             if (await context.access()).denies_truncate:
                 raise AccessDeniedError(f"nobody may truncate stream {context.name}")
-        policy = await context.policy()
         segments = await context.nodes.segments()
-        cursors = [
-            cursor
-            for cursor in await list_cursors(context)
-            if cursor.holds_retention or policy.retain_unconsumed
-        ]
-        plan = plan_retention(
-            await self._facts(segments, policy),
-            policy,
-            [RetentionHold(cursor.name, cursor.position) for cursor in cursors],
-            context.store.env.clock.wall_ms(),
-        )
-        forgotten: list[str] = []
+        facts = await self._facts(segments, await context.policy())
+        plan, _ = await self._decide(facts)
         by_number = {s.number: s for s in segments if not s.is_in_progress}
         going = [(by_number[number], reason) for number, reason in plan.segments]
-        if not dry_run:
-            whole = [cursor for cursor in cursors if cursor.damage is None]
-            await self._mark_overrun(plan, whole, going)
-            going, forgotten = await self._delete_all(going, forget_files=forget_files)
-        return RetentionReport(
-            [
-                DeletedSegment(segment.number, segment.ledger_id, segment.record_count, reason)
-                for segment, reason in going
-            ],
-            plan.overrun,
-            forgotten,
-        )
+        if dry_run:
+            return _report(going, plan.overrun, [])
+        return await self._delete_all(going, facts, forget_files=forget_files)
 
     async def run(self, interval_s: float, is_over: Callable[[], bool]) -> None:
         """Do so again and again, until it is over or cancelled."""
@@ -128,6 +110,18 @@ class Retention:
                 )
 
     # Inside --------------------------------------------------------------------------------
+
+    async def _decide(self, facts: Sequence[SegmentFacts]) -> tuple[RetentionPlan, list[Cursor]]:
+        """Return what goes by what the policy and the cursors say now, and who holds."""
+        context = self._context
+        policy = await context.policy()
+        cursors = [
+            cursor
+            for cursor in await list_cursors(context)
+            if cursor.holds_retention or policy.retain_unconsumed
+        ]
+        holds = [RetentionHold(cursor.name, cursor.position) for cursor in cursors]
+        return plan_retention(facts, policy, holds, context.store.env.clock.wall_ms()), cursors
 
     async def _facts(
         self, segments: list[SegmentMetadata], policy: StreamPolicy
@@ -152,45 +146,48 @@ class Retention:
             size_bytes, _ = await segment_extent(self._context, segment)
             self._sizes[segment.ledger_id] = size_bytes
 
-    async def _mark_overrun(
-        self,
-        plan: RetentionPlan,
-        cursors: list[Cursor],
-        going: list[tuple[SegmentMetadata, DeletionReason]],
-    ) -> None:
-        """Tell those who lose records, before they do."""
-        last = max(
-            (
-                each.last_position
-                for each, reason in going
-                if reason is not DeletionReason.TRUNCATED
-            ),
-            default=None,
-        )
+    async def _mark_overrun(self, cursors: Iterable[Cursor], last: Position) -> list[str]:
+        """Tell those who lose records up to a position, before they do; return their names."""
+        told = []
         for cursor in cursors:
-            while cursor.name in plan.overrun and last is not None and cursor.position <= last:
+            while cursor.position <= last:
                 try:
-                    if not cursor.is_overrun:
+                    if not cursor.is_overrun and cursor.damage is None:
                         await mark_overrun(cursor)
                         _log.warning("%r lost records to a hard limit of retention", cursor)
+                    told.append(cursor.name)
                     break
                 except CursorConflictError:
                     await cursor.refresh()
                 except StreamNotFoundError:
                     break
+        return told
 
     async def _delete_all(
-        self, going: list[tuple[SegmentMetadata, DeletionReason]], *, forget_files: bool
-    ) -> tuple[list[tuple[SegmentMetadata, DeletionReason]], list[str]]:
-        """Delete segments; return those that went, and where files of them may be left.
+        self,
+        going: list[tuple[SegmentMetadata, DeletionReason]],
+        facts: list[SegmentFacts],
+        *,
+        forget_files: bool,
+    ) -> RetentionReport:
+        """Delete segments, up to the first one that stays by what holds when its turn comes.
 
         Raises:
             FilesUnavailableError: files cannot be removed; all ledgers are deleted nevertheless,
                 and nodes stay from that segment on, so that their numbers have no gap.
         """
-        gone, forgotten = [], []
+        gone, overrun, forgotten = [], set(), []
         stuck: FilesUnavailableError | None = None
-        for segment, reason in going:
+        for segment, planned in going:
+            reason = planned
+            if planned is not DeletionReason.TRUNCATED:
+                # Those before it may have taken minutes.
+                plan, cursors = await self._decide([f for f in facts if f.number >= segment.number])
+                if not plan.segments:
+                    break
+                reason = plan.segments[0][1]
+                losers = [cursor for cursor in cursors if cursor.name in plan.overrun]
+                overrun.update(await self._mark_overrun(losers, segment.last_position))
             marked = await self._marked(segment)
             if marked is None:
                 continue
@@ -206,7 +203,7 @@ class Retention:
                 gone.append((segment, reason))
         if stuck is not None:
             raise stuck
-        return gone, [location for location in forgotten if location]
+        return _report(gone, sorted(overrun), [location for location in forgotten if location])
 
     async def _marked(self, segment: SegmentMetadata) -> SegmentMetadata | None:
         """Have readers know that a segment goes; None if somebody changed it meanwhile."""
@@ -214,3 +211,15 @@ class Retention:
             return segment
         marked = segment.truncated(None)
         return marked if await self._context.nodes.replace_segment(segment, marked) else None
+
+
+def _report(
+    segments: list[tuple[SegmentMetadata, DeletionReason]],
+    overrun: list[str],
+    forgotten: list[str],
+) -> RetentionReport:
+    deleted = [
+        DeletedSegment(segment.number, segment.ledger_id, segment.record_count, reason)
+        for segment, reason in segments
+    ]
+    return RetentionReport(deleted, overrun, forgotten)
