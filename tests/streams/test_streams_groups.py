@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,13 @@ from quorumbook.errors import (
     MetadataUnavailableError,
     QuorumbookError,
 )
+from quorumbook.metadata.store import Watch
 from quorumbook.streams import (
     Consumer,
     Namespace,
     PartitionedStream,
     PartitionRecord,
+    Stream,
     StreamPolicy,
 )
 from quorumbook.streams.errors import (
@@ -406,3 +409,33 @@ async def test_a_group_notices_partitions_that_are_added(ns: Namespace, other: N
     for cursor in info.cursors.values():
         assert cursor is not None
         assert (await cursor.lag()).records == 0
+
+
+async def test_a_group_that_begins_while_partitions_are_added_misses_nothing_of_them(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = await made(ns, other, partitions=1, records=10)
+    consumers: list[Consumer] = []
+    make, is_written = PartitionedStream._make, asyncio.Event()
+
+    async def beginning(stream: PartitionedStream, *how: Any) -> None:
+        await make(stream, *how)
+        if not consumers:
+            consumers.append(await mine.consumer("g", start="latest"))
+            await until(lambda: consumers[0].assignment == {0})
+            find = consumers[0]._find_partitions
+
+            async def find_late(watch: Watch | None) -> tuple[Stream, ...]:
+                await is_written.wait()
+                return await find(watch)
+
+            monkeypatch.setattr(consumers[0], "_find_partitions", find_late)
+
+    monkeypatch.setattr(PartitionedStream, "_make", beginning)
+    await theirs.grow(2)
+    async with theirs.writer(partitions=[1]) as writer:
+        await writer.append(b"first", partition=1)
+    is_written.set()
+    (consumer,) = consumers
+    async with consumer, asyncio.timeout(PATIENCE_S):
+        assert (await anext(consumer)).record.payload == b"first"

@@ -21,8 +21,17 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.nodes import create_with_parents, delete_tree
-from quorumbook.metadata.store import Check, Create, Delete, MetadataStore, Revision, Watch
+from quorumbook.metadata.nodes import change_once, create_with_parents, delete_tree
+from quorumbook.metadata.store import (
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    Revision,
+    Set,
+    Watch,
+)
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     GroupInUseError,
@@ -46,18 +55,30 @@ class GroupNodes:
     def __init__(self, store: MetadataStore, stream_node: str, group: str) -> None:
         self.store = store
         self.path = f"{stream_node}/groups/{group}"
+        self._stream_node = stream_node
         self._members = f"{self.path}/members"
         self._claims = f"{self.path}/claims"
 
     async def prepare(self) -> None:
         """Make what is not there yet."""
-        for path, data in (
-            (self.path, GroupState().encode()),
-            (self._members, b""),
-            (self._claims, b""),
-        ):
+        with contextlib.suppress(NodeExistsError):
+            await create_with_parents(self.store, self.path.rpartition("/")[0])
+        while not await self._is_made():
+            # With a write of the node that says how many partitions there are: who adds some
+            # meanwhile has to look again, and then gives this group a place in them as well.
+            node = await self.store.get(self._stream_node)
+            operations: list[Operation] = [
+                Set(self._stream_node, node.data, *node.revision),
+                Create(self.path, GroupState().encode()),
+            ]
+            with contextlib.suppress(NodeExistsError, MetadataVersionConflict):
+                await change_once(self.store, operations, self._is_made, f"making {self.path}")
+        for path in self._members, self._claims:
             with contextlib.suppress(NodeExistsError):
-                await create_with_parents(self.store, path, data)
+                await create_with_parents(self.store, path)
+
+    async def _is_made(self) -> bool:
+        return await self.store.exists(self.path) is not None
 
     async def join(self, member: str) -> None:
         """Say that a member lives, as long as the session does; no two have ever one name."""

@@ -197,7 +197,8 @@ class PartitionedStream(Tabular, HasSchemas):
             async def was_set(data: bytes = data) -> bool:
                 return (await self._store.get(self.node)).data == data
 
-            with contextlib.suppress(MetadataVersionConflict):  # somebody else let it grow
+            # Otherwise somebody else let it grow, or began a group.
+            with contextlib.suppress(MetadataVersionConflict):
                 operations = [Set(self.node, data, *revision)]
                 await stream_context(plain).nodes.change(operations, was_set, "adding partitions")
                 self._take(partitions)
