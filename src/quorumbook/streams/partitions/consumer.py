@@ -20,10 +20,11 @@ from itertools import chain, repeat
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.env import logger, patience
 from quorumbook.env.tasks import cancel_and_wait, finish_all
-from quorumbook.errors import MetadataError, MetadataUnavailableError, QuorumbookError
+from quorumbook.errors import MetadataError, MetadataUnavailableError
+from quorumbook.metadata.nodes import give_up_later
 from quorumbook.metadata.store import Revision, Watch
 from quorumbook.streams.cursors.cursor import Cursor, take_over
-from quorumbook.streams.cursors.reader import Progress, Unacknowledged, resume_position
+from quorumbook.streams.cursors.reader import Progress, resume_position
 from quorumbook.streams.errors import CursorConflictError, PartitionLostError
 from quorumbook.streams.partitions.group_nodes import GroupNodes
 from quorumbook.streams.partitions.group_state import GroupState, next_steps
@@ -31,6 +32,7 @@ from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
+from quorumbook.streams.partitions.share import PartitionShare
 from quorumbook.streams.reading.batches import RecordBatch, made, made_at_once
 from quorumbook.streams.reading.hand_out import HandOut, Place
 from quorumbook.streams.reading.reader import StreamReader
@@ -54,27 +56,6 @@ class Delivery(PartitionRecord):
 
 def _deliveries(number: int, batch: RecordBatch) -> Iterator[Delivery]:
     return made(Delivery, zip(repeat(number), batch))
-
-
-class _Share:
-    """One partition that this member hands out."""
-
-    def __init__(
-        self, cursor: Cursor, reader: StreamReader, progress: Progress, again: Redeliveries
-    ) -> None:
-        self.cursor = cursor
-        self.reader = reader
-        self.source = Unacknowledged(reader, cursor, with_refused=False)
-        self.progress = progress
-        self.again = again
-
-    async def close(self, pumps: list[asyncio.Task[None]], *, commits: bool) -> None:
-        await cancel_and_wait(pumps)
-        await self.reader.close()
-        try:
-            await self.progress.stop(commits=commits)
-        except QuorumbookError as error:
-            _log.warning("%r is left as it is: %s", self.cursor, error)
 
 
 async def _told(callback: Callable[[int], Awaitable[None] | None] | None, number: int) -> None:
@@ -104,11 +85,12 @@ class Consumer(Closing):
         self._options = options
         self._reader_options = options.of_stream()
         self._letters = letters
-        #: Another one for each session.
+        #: Another one for each session, the same as long as one lasts: it may be there already.
         self._member = ""
+        self._session_id: int | None = None
         self._state = GroupState()
         self._claims: set[int] = set()
-        self._shares: dict[int, _Share] = {}
+        self._shares: dict[int, PartitionShare] = {}
         self._merged = MergedBatches()
         self._hand: HandOut[Delivery] = HandOut()
         #: Which partition's records that hands out; its complement: those that come again.
@@ -134,7 +116,13 @@ class Consumer(Closing):
         stream_context(self._partitions[0]).check_writable()
         await self._nodes.prepare()
         self._remove_callback = self._nodes.store.on_session_expired(self._on_session_expired)
-        await self._join()
+        try:
+            await self._join()
+        except BaseException:
+            self._remove_callback()
+            if self._member:
+                give_up_later(partial(self._nodes.leave, self._member))
+            raise
         self._task = asyncio.ensure_future(self._run())
         return self
 
@@ -162,12 +150,10 @@ class Consumer(Closing):
         self._remove_callback()
         try:
             await asyncio.gather(*map(self._release, list(self._claims)))
-            for number, member in (await self._nodes.claims()).items():
-                if member == self._member:  # it was being claimed
-                    await self._nodes.release(number, member)
             await self._nodes.leave(self._member)
         except MetadataError as error:
-            _log.warning("%r goes with its session: %s", self, error)
+            _log.warning("%r goes later: %s", self, error)
+            give_up_later(partial(self._nodes.leave, self._member))
         finally:
             await asyncio.gather(*map(self._drop, list(self._shares)))
             await asyncio.gather(*self._ending)
@@ -409,7 +395,10 @@ class Consumer(Closing):
 
     async def _join(self) -> None:
         context = stream_context(self._partitions[0])
-        self._member = f"{context.client_id}-{context.store.env.random.getrandbits(32):08x}"
+        session_id = await self._nodes.store.renew_session()
+        if session_id != self._session_id:
+            self._session_id = session_id
+            self._member = f"{context.client_id}-{context.store.env.random.getrandbits(32):08x}"
         await self._nodes.join(self._member)
         self._must_join = False
 
@@ -434,7 +423,7 @@ class Consumer(Closing):
         reader = StreamReader(stream_context(stream), first, self._reader_options)
         progress = Progress(cursor, options.auto_commit_s, self._ring, self._catch_up)
         again = Redeliveries(stream_context(stream), cursor, self._letters)
-        self._shares[number] = share = _Share(cursor, reader, progress, again)
+        self._shares[number] = share = PartitionShare(cursor, reader, progress, again)
         self._merged.add(number, share.source.read_batches())
         self._merged.add(~number, again.read_batches(), ahead_bytes=0)
 

@@ -82,12 +82,14 @@ class GroupNodes:
 
     async def join(self, member: str) -> None:
         """Say that a member lives, as long as the session does; no two have ever one name."""
-        await self.store.renew_session()
         with contextlib.suppress(NodeExistsError):  # ours, when an answer was lost
             await self.store.create(f"{self._members}/{member}", ephemeral=True)
 
     async def leave(self, member: str) -> None:
-        """Say that a member lives no more."""
+        """Say that a member lives no more, and give back what it claimed or was claiming."""
+        for partition, claimant in (await self.claims()).items():
+            if claimant == member:
+                await self.release(partition, member)
         with contextlib.suppress(NoSuchNodeError):
             await self.store.delete(f"{self._members}/{member}")
 

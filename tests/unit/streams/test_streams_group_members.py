@@ -1,0 +1,141 @@
+"""Members of a consumer group whose writes happen, and nobody tells them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from doubles.waiting import until
+from quorumbook.env import Env
+from quorumbook.errors import MetadataUnavailableError
+from quorumbook.metadata import nodes
+from quorumbook.metadata.memory import MemoryStore, MemoryTree
+from quorumbook.streams.partitions import consumer as module
+from quorumbook.streams.partitions.consumer import Consumer, join_group
+from quorumbook.streams.partitions.group_nodes import GroupNodes
+from quorumbook.streams.partitions.options import ConsumerOptions
+from quorumbook.streams.partitions.share import PartitionShare
+from quorumbook.streams.stream import Stream
+
+
+@pytest.fixture
+async def stores(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[MemoryStore, MemoryStore]]:
+    """Two sessions on a fresh tree, in which nobody waits for long."""
+    monkeypatch.setattr(nodes, "_GIVE_UP_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_RETRY_FIRST_S", 0.001)
+    tree = MemoryTree()
+    found = MemoryStore(tree, Env()), MemoryStore(tree, Env())
+    yield found
+    for store in found:
+        await store.close()
+
+
+def group_of(store: MemoryStore) -> GroupNodes:
+    return GroupNodes(store, "/s", "g")
+
+
+class Member(Consumer):
+    """A member that hands out nothing: only the group's nodes are of interest."""
+
+    def __init__(self, store: MemoryStore, partitions: int = 4) -> None:
+        context = SimpleNamespace(check_writable=lambda: None, client_id="me", store=store)
+        streams = tuple(cast(Stream, SimpleNamespace(_context=context)) for _ in range(partitions))
+
+        async def find(_watch: object) -> tuple[Stream, ...]:
+            return streams
+
+        options = ConsumerOptions.of({"group": "g"})
+        super().__init__(find, group_of(store), options, cast(Any, None))
+
+    async def _open_share(self, number: int) -> None:
+        async def close(_pumps: object, *, commits: bool) -> None:
+            del commits
+
+        progress = SimpleNamespace(has_failed=False)
+        self._shares[number] = cast(
+            PartitionShare, SimpleNamespace(progress=progress, cursor=None, close=close)
+        )
+
+
+def lose_answer(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, is_it: Callable[[Any], bool]
+) -> asyncio.Event:
+    """Have nobody hear of one change, which happens; who is to be cancelled is so then."""
+    lost = asyncio.Event()
+
+    def losing(change: Callable[..., Any]) -> Callable[..., Any]:
+        async def carry_out(what: Any, *others: Any, **options: Any) -> Any:
+            answer = await change(what, *others, **options)
+            if not lost.is_set() and is_it(what):
+                lost.set()
+                await asyncio.sleep(0)
+                raise MetadataUnavailableError("no answer")
+            return answer
+
+        return carry_out
+
+    for kind in "create", "delete", "multi":
+        monkeypatch.setattr(store, kind, losing(getattr(store, kind)))
+    return lost
+
+
+def is_of_member(what: object) -> bool:
+    return "/members/" in str(what) and isinstance(what, str)
+
+
+async def test_a_member_that_does_not_hear_that_it_joined_is_one_member(
+    stores: tuple[MemoryStore, MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = stores
+    member = Member(store)
+    await join_group(member)
+    await until(lambda: len(member.assignment) == 4)
+    lost = lose_answer(store, monkeypatch, is_of_member)
+    store._shared.end_session(store.session_id)  # a session that ends
+    await until(lambda: lost.is_set() and len(member.assignment) == 4)
+    assert await group_of(other).members() == {member.member}
+    await member.close()
+    assert await group_of(other).members() == set()
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_who_does_not_come_to_consume_is_no_member(
+    stores: tuple[MemoryStore, MemoryStore], monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    store, other = stores
+    lost = lose_answer(store, monkeypatch, is_of_member)
+    joining = asyncio.ensure_future(join_group(Member(store)))
+    await lost.wait()
+    if is_cancelled:
+        joining.cancel()
+    with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
+        await joining
+    assert joining.cancelled() is is_cancelled
+    await until(lambda: not nodes._GIVING_UP)
+    assert await group_of(other).members() == set()
+
+
+async def test_a_member_of_whose_end_nobody_heard_leaves_all_the_same(
+    stores: tuple[MemoryStore, MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = stores
+    member = Member(store)
+    await join_group(member)
+    await until(lambda: len(member.assignment) == 4)
+    release, asked = member._nodes.release, []
+
+    async def not_release(partition: int, who: str) -> None:
+        asked.append(partition)
+        if len(asked) < 8:
+            raise MetadataUnavailableError("no answer")
+        await release(partition, who)
+
+    monkeypatch.setattr(member._nodes, "release", not_release)
+    await member.close()
+    await until(lambda: not nodes._GIVING_UP)
+    assert await group_of(other).members() == set()
+    assert await group_of(other).claims() == {}
