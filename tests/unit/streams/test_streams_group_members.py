@@ -17,6 +17,7 @@ from quorumbook.metadata.memory import MemoryStore, MemoryTree
 from quorumbook.streams.partitions import consumer as module
 from quorumbook.streams.partitions.consumer import Consumer, join_group
 from quorumbook.streams.partitions.group_nodes import GroupNodes
+from quorumbook.streams.partitions.group_state import GroupState
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.share import PartitionShare
 from quorumbook.streams.stream import Stream
@@ -50,11 +51,13 @@ class Member(Consumer):
 
         options = ConsumerOptions.of({"group": "g"})
         super().__init__(find, group_of(store), options, cast(Any, None))
+        self.opened: list[int] = []
 
     async def _open_share(self, number: int) -> None:
         async def close(_pumps: object, *, commits: bool) -> None:
             del commits
 
+        self.opened.append(number)
         progress = SimpleNamespace(has_failed=False)
         self._shares[number] = cast(
             PartitionShare, SimpleNamespace(progress=progress, cursor=None, close=close)
@@ -115,7 +118,7 @@ async def test_who_does_not_come_to_consume_is_no_member(
     with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
         await joining
     assert joining.cancelled() is is_cancelled
-    await until(lambda: not nodes._GIVING_UP)
+    await until(lambda: not nodes._GIVING_UP)  # what goes on in the background
     assert await group_of(other).members() == set()
 
 
@@ -126,7 +129,8 @@ async def test_a_member_of_whose_end_nobody_heard_leaves_all_the_same(
     member = Member(store)
     await join_group(member)
     await until(lambda: len(member.assignment) == 4)
-    release, asked = member._nodes.release, []
+    members_nodes: Any = member._nodes  # its store fails for so long, however often it asks
+    release, asked = members_nodes.release, []
 
     async def not_release(partition: int, who: str) -> None:
         asked.append(partition)
@@ -134,8 +138,70 @@ async def test_a_member_of_whose_end_nobody_heard_leaves_all_the_same(
             raise MetadataUnavailableError("no answer")
         await release(partition, who)
 
-    monkeypatch.setattr(member._nodes, "release", not_release)
+    monkeypatch.setattr(members_nodes, "release", not_release)
     await member.close()
-    await until(lambda: not nodes._GIVING_UP)
+    await until(lambda: not nodes._GIVING_UP)  # what goes on in the background
     assert await group_of(other).members() == set()
     assert await group_of(other).claims() == {}
+
+
+@pytest.mark.parametrize("then", ["unchanged", "elsewhere", "back"])
+@pytest.mark.parametrize("is_done", [True, False], ids=["answer-lost", "never-sent"])
+@pytest.mark.parametrize("step", ["claim", "release"])
+async def test_a_partition_is_handed_out_by_whoever_has_its_claim(
+    stores: tuple[MemoryStore, MemoryStore],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    is_done: bool,
+    then: str,
+) -> None:
+    """A step of which its member does not hear, and what is decided before it asks again."""
+    store, other = stores
+    member, group = Member(store, 2), group_of(other)
+    rivals = "rival", "rival-too"
+    members_nodes = member._nodes  # one step of its own fails
+    work, went_wrong = getattr(members_nodes, step), asyncio.Event()
+
+    async def assign(*numbers: int, rival: str = "") -> None:
+        """Store what members are to have, as if they had come to it."""
+        if rival:
+            await other.create(f"{group.path}/members/{rival}", ephemeral=True)
+        for name in set(rivals) - {rival}:
+            await group.leave(name)
+        state, revision, _live = await group.look()
+        given = {member.member: numbers}
+        if rival:
+            given[rival] = tuple({0, 1} - {*numbers})
+        await group.rebalance(GroupState(state.generation + 1, given), revision)
+
+    async def hear_nothing(number: int, *others: Any) -> Any:
+        if went_wrong.is_set() or number != 1:
+            return await work(number, *others)
+        went_wrong.set()
+        if is_done:
+            await work(number, *others)
+        if (step, then) in (("claim", "elsewhere"), ("release", "unchanged")):
+            await assign(0, rival=rivals[1])
+        elif then == "elsewhere":
+            await assign(0, rival=rivals[0])
+        elif then == "back":
+            await assign(0, 1)
+        raise MetadataUnavailableError("no answer")
+
+    if step == "claim":
+        monkeypatch.setattr(members_nodes, step, hear_nothing)
+    await join_group(member)
+    if step == "release":
+        await until(lambda: len(member.assignment) == 2)
+        monkeypatch.setattr(members_nodes, step, hear_nothing)
+        await assign(0, rival=rivals[0])
+    await went_wrong.wait()
+    is_elsewhere = then == "elsewhere" or (step, then) == ("release", "unchanged")
+    mine = {0} if is_elsewhere else {0, 1}
+
+    async def is_so() -> bool:
+        return member.assignment == mine == {*await group.claims()}
+
+    await until(is_so)
+    assert {*(await group.claims()).values()} == {member.member}
+    await member.close()

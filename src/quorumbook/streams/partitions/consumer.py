@@ -89,7 +89,9 @@ class Consumer(Closing):
         self._member = ""
         self._session_id: int | None = None
         self._state = GroupState()
+        #: What is its own for certain, and what may be, as nobody heard what became of it.
         self._claims: set[int] = set()
+        self._unsure: set[int] = set()
         self._shares: dict[int, PartitionShare] = {}
         self._merged = MergedBatches()
         self._hand: HandOut[Delivery] = HandOut()
@@ -378,17 +380,20 @@ class Consumer(Closing):
             self._ring()
             return
         self._state = state
-        steps = next_steps(self._member, live, state, self._claims, len(self._partitions))
+        claims = self._claims | self._unsure
+        steps = next_steps(self._member, live, state, claims, len(self._partitions))
         if steps.is_behind:
             raise MetadataUnavailableError(f"{self} is behind: partitions were added")
         if steps.rebalance is not None:
             await self._nodes.rebalance(steps.rebalance, revision)
             self._ring()
             return
+        # Either may be repeated.
+        claim = steps.claim | (self._unsure - steps.release)
         # What still went on after a failure would be begun once more by the next look.
         await finish_all(
             *map(self._release, steps.release),
-            *(self._claim(number, revision) for number in steps.claim),
+            *(self._claim(number, revision) for number in claim),
         )
         closed = self._claims - self._shares.keys()
         await finish_all(*map(self._open_share, closed))
@@ -404,9 +409,11 @@ class Consumer(Closing):
 
     async def _claim(self, number: int, revision: Revision) -> None:
         member = self._member
+        self._unsure.add(number)
         is_claimed = await self._nodes.claim(number, member, revision, self._ring)
         if is_claimed and not self._must_join and member == self._member:
             self._claims.add(number)
+            self._unsure.discard(number)
 
     async def _open_share(self, number: int) -> None:
         stream, options = self._partitions[number], self._options
@@ -441,9 +448,11 @@ class Consumer(Closing):
             await cancel_and_wait(pumps)
             await self._drop(number, commits=True)
         member = self._member
-        if number in self._claims:
-            await self._nodes.release(number, member)
+        if number in self._claims | self._unsure:
             self._claims.discard(number)
+            self._unsure.add(number)
+            await self._nodes.release(number, member)
+            self._unsure.discard(number)
 
     def _forget(self, number: int) -> list[asyncio.Task[None]]:
         """Hand out nothing more of a partition."""
@@ -463,6 +472,7 @@ class Consumer(Closing):
         """Hand out nothing more: others may have the partitions now."""
         self._must_join = True
         self._claims.clear()
+        self._unsure.clear()
         shares, self._shares = self._shares, {}
         for number, share in shares.items():
             closing = share.close(self._forget(number), commits=False)
