@@ -23,8 +23,18 @@ from types import TracebackType
 
 from quorumbook.env import logger
 from quorumbook.env.tasks import cancel_and_wait
-from quorumbook.errors import LocalProtocolError, MetadataError, NoSuchNodeError
-from quorumbook.metadata.nodes import create_with_parents, parse_text_record, text_record
+from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchNodeError,
+)
+from quorumbook.metadata.nodes import (
+    create_with_parents,
+    give_up_later,
+    parse_text_record,
+    text_record,
+)
 from quorumbook.metadata.store import MetadataStore
 
 _log = logger("metadata.election")
@@ -93,6 +103,7 @@ class Election:
         #: Set, and replaced, when ``is_leader`` changes or this candidate stands no more.
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._resigning: asyncio.Task[None] | None = None
         self._remove_callback: Callable[[], None] | None = None
         #: Whether this candidate leads, as far as this process knows.
         self.is_leader = False
@@ -153,18 +164,30 @@ class Election:
         if task is None:
             return
         self._set_leader(False)
+        # It goes on without whoever is cancelled.
+        self._resigning = asyncio.ensure_future(self._resign(task))
+        await asyncio.shield(self._resigning)
+
+    async def _resign(self, task: asyncio.Task[None]) -> None:
         await cancel_and_wait([task])
         self._tell()
         assert self._remove_callback is not None
         self._remove_callback()
         self._store.unwatch(self._look_again.set)
         vote, self._vote = self._vote, None
-        with contextlib.suppress(MetadataError, LocalProtocolError):
-            # One that cannot be deleted goes with its session.
-            if vote is None:
-                vote = await self._find_vote()
-            if vote is not None:
-                await self._store.delete(vote)
+
+        async def withdraw() -> None:
+            found = vote or await self._find_vote()
+            if found is not None:
+                await self._store.delete(found)
+
+        try:
+            await withdraw()
+        except MetadataUnavailableError:
+            # It would lead as long as the session lasts, and nobody else would.
+            give_up_later(withdraw)
+        except (MetadataError, LocalProtocolError):
+            return  # it is gone, or goes with its session
 
     async def leader(self) -> str | None:
         """Return who leads now, None if nobody stands."""

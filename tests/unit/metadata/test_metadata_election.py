@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 import pytest
 
 from doubles.waiting import until
 from quorumbook.errors import MetadataFormatError, MetadataUnavailableError, SessionExpiredError
+from quorumbook.metadata import nodes
 from quorumbook.metadata.election import Election
 
 PATH = "/election"
@@ -88,3 +90,34 @@ async def test_numbers_of_votes_are_compared_as_signed_ones(store, election):
     for name, who in (("0000000003", "b3"), ("-2147483647", "b2"), ("-2147483648", "b1")):
         await store.create(f"{PATH}/V_{name}", f'bookieId: "{who}"\n'.encode())
     assert await election.leader() == "b1"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_who_resigns_leads_no_more_though_nobody_hears_of_it(
+    store, open_memory, monkeypatch, is_cancelled
+):
+    monkeypatch.setattr(nodes, "_GIVE_UP_AGAIN_S", 0.001)
+    candidate, other = Election(store, PATH, "b1"), Election(await open_memory(), PATH, "b2")
+    candidate.stand()
+    await until(lambda: candidate.is_leader)
+    other.stand()
+    await until(lambda: other.has_vote)
+    delete, asked, go_on = store.delete, [], asyncio.Event()
+
+    async def delete_at_last(*arguments):
+        asked.append(True)
+        if is_cancelled:
+            await go_on.wait()
+        elif len(asked) < 3:
+            raise MetadataUnavailableError("no answer")
+        await delete(*arguments)
+
+    monkeypatch.setattr(store, "delete", delete_at_last)
+    resigning = asyncio.ensure_future(candidate.resign())
+    await until(lambda: asked)
+    if is_cancelled:
+        resigning.cancel()
+    await asyncio.gather(resigning, return_exceptions=True)
+    go_on.set()
+    await until(lambda: other.is_leader)
+    await other.resign()
