@@ -423,7 +423,7 @@ async def test_a_group_that_begins_while_partitions_are_added_misses_nothing_of_
         if not consumers:
             consumers.append(await mine.consumer("g", start="latest"))
             await until(lambda: consumers[0].assignment == {0})
-            find = consumers[0]._find_partitions
+            find = consumers[0]._find_partitions  # it learns late of the partition
 
             async def find_late(watch: Watch | None) -> tuple[Stream, ...]:
                 await is_written.wait()
