@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from quorumbook.errors import LocalProtocolError
+from doubles.waiting import until
+from quorumbook.errors import LocalProtocolError, MetadataUnavailableError
+from quorumbook.metadata import nodes
+from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
 from quorumbook.streams.cursors.state import MAX_STATE_SIZE_BYTES, CursorState
 from quorumbook.streams.errors import (
@@ -57,6 +61,91 @@ async def test_of_two_that_move_a_cursor_one_is_told(ns: Namespace, other: Names
     winner = (one, two)[outcomes.index(None)]
     stored = await ns.stream("s").cursor("c")
     assert (stored.position, stored.state) == (winner.position, winner.state)
+
+
+class Unheard:
+    """A store that does not tell what became of one change, in one way or another."""
+
+    def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        self._store, self._monkeypatch, self._how = store, monkeypatch, how
+        self._multi, self._exists = store.multi, store.exists
+        self._begun = False
+
+    async def change(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Have a change go unheard."""
+        self._begun = False
+        self._monkeypatch.setattr(self._store, "multi", self._carry_out)
+        changing = asyncio.ensure_future(change())
+        await until(lambda: self._begun or changing.done())
+        if self._how == "cancelled":
+            changing.cancel()
+        with pytest.raises((asyncio.CancelledError, MetadataUnavailableError)):
+            await changing
+
+    async def _carry_out(self, operations: Any) -> Any:
+        self._monkeypatch.setattr(self._store, "multi", self._multi)
+        answer = None if self._how == "not sent" else await self._multi(operations)
+        self._begun = True
+        if self._how == "cancelled":
+            await asyncio.Event().wait()
+        if self._how != "half seen":
+            raise MetadataUnavailableError("no answer")
+        self._monkeypatch.setattr(self._store, "exists", self._see_nothing)
+        return answer
+
+    async def _see_nothing(self, *_arguments: Any) -> Any:
+        self._monkeypatch.setattr(self._store, "exists", self._exists)
+        raise MetadataUnavailableError("no answer")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "unanswered", "not sent", "half seen"])
+async def test_a_change_of_its_own_of_which_a_cursor_did_not_hear_is_no_conflict(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    async with stream.writer() as writer:
+        where = [(await writer.append(b"%d" % n)).position for n in range(9)]
+    store, paths = stream_context(stream).store, stream_context(stream).nodes.paths
+    # As the peer makes it: what else a cursor is comes with its first change.
+    await create_with_parents(store, paths.subscriber("c"), where[0].to_text().encode())
+    cursor = await stream.cursor("c")
+    monkeypatch.setattr(nodes, "_PATIENCE_S", -1.0)
+    unheard = Unheard(store, monkeypatch, how)
+    changes: list[Callable[[], Awaitable[None]]] = [
+        lambda: cursor.hold_retention(holds=True),
+        lambda: cursor.ack(where[3], where[4]),
+        lambda: cursor.refuse(where[5], delay_s=1),
+        lambda: cursor.commit(where[1], state=b"two done"),
+    ]
+    for number, change in enumerate(changes):
+        if how == "half seen" and number:  # there is something to be seen after the first only
+            await change()
+        else:
+            await unheard.change(change)
+        if how == "not sent":
+            await change()
+    await cursor.ack(where[7])
+    found = await other.stream("s").cursor("c")
+    assert (found.position, found.state) == (where[1].next, b"two done")
+    assert found.holds_retention
+    assert found.acks is not None
+    assert found.acks == cursor.acks
+    assert {3, 4, 7}.isdisjoint(n for gap in found.acks.gaps(0, 9) for n in range(*gap))
+
+
+async def test_somebody_elses_change_behind_one_that_was_not_heard_of_is_a_conflict(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ns.create_stream("s")
+    cursor, rival = await ns.stream("s").cursor("c"), await other.stream("s").cursor("c")
+    unheard = Unheard(stream_context(ns.stream("s")).store, monkeypatch, "cancelled")
+    await unheard.change(lambda: cursor.hold_retention(holds=True))
+    await rival.refresh()
+    for holds in False, True:
+        await rival.hold_retention(holds=holds)
+    with pytest.raises(CursorConflictError):
+        await cursor.hold_retention(holds=False)
 
 
 async def test_a_cursor_goes_back_only_when_it_is_told_to(ns: Namespace) -> None:

@@ -12,7 +12,6 @@ from quorumbook.admin.http.endpoint import Ask, Endpoint
 from quorumbook.admin.http.fields import Field, bad_parameter
 from quorumbook.admin.http.problems import ApiError
 from quorumbook.streams import Cursor, PartitionedStream, Stream, StreamPolicy
-from quorumbook.streams.cursors.cursor import place
 from quorumbook.streams.cursors.shown import row_to_show
 from quorumbook.streams.errors import (
     NamespaceNotBoundError,
@@ -21,6 +20,7 @@ from quorumbook.streams.errors import (
 )
 from quorumbook.streams.metadata.policy import DEFAULTS
 from quorumbook.streams.partitions.stream import reset_group
+from quorumbook.streams.reading.seek import place
 from quorumbook.streams.stream_context import stream_context
 
 #: So long a page reads what the metadata says of its streams.

@@ -94,8 +94,7 @@ def cursors(
 async def _reset(
     streams: Sequence[Stream], cursor_name: str, where: str, *, is_whole: bool
 ) -> None:
-    from quorumbook.streams.cursors.cursor import place
-    from quorumbook.streams.reading.seek import Time
+    from quorumbook.streams.reading.seek import Time, place
 
     start = parse_start(where)
     if is_whole and not isinstance(start, str | Time):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 from quorumbook.errors import (
@@ -22,24 +22,23 @@ from quorumbook.errors import (
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.store import Create, Delete, Operation, Set
 from quorumbook.streams.cursors.acks import AckedRange, Acks
-from quorumbook.streams.cursors.lag import Lag, first_record, measure_lag, sequence_id_at
+from quorumbook.streams.cursors.lag import Lag, acks_at, first_record, measure_lag, sequence_id_at
 from quorumbook.streams.cursors.state import (
     MAX_STATE_SIZE_BYTES,
     REST_NAME,
     CursorState,
     check_cursor_name,
 )
-from quorumbook.streams.cursors.stored import StoredCursor, look, read
+from quorumbook.streams.cursors.stored import StoredCursor, look, read, read_as_changed
 from quorumbook.streams.errors import (
     CursorConflictError,
     StreamError,
     StreamNotFoundError,
     UnsupportedFormatError,
 )
-from quorumbook.streams.format.position import FIRST_POSITION, Position
+from quorumbook.streams.format.position import Position
 from quorumbook.streams.reading.batches import Record
-from quorumbook.streams.reading.seek import Start, start_position
-from quorumbook.streams.segments import is_truncated, without_truncated
+from quorumbook.streams.reading.seek import Start, place
 from quorumbook.streams.stream_context import StreamContext
 
 
@@ -61,6 +60,8 @@ class Cursor:
         self._context = context
         self._name = name
         self._stored, self._revision, self._rest_revision = stored
+        #: What it was changed to last, as long as nobody told whether that happened.
+        self._unsure: CursorState | None = None
         #: One change at a time; acknowledgements that wait for their turn are written together.
         self._turn = asyncio.Lock()
         self._waiting = _Waiting()
@@ -111,6 +112,7 @@ class Cursor:
             if found is None:
                 raise self._missing()
             self._stored, self._revision, self._rest_revision = found
+            self._unsure = None
 
     async def commit(
         self, last_processed: Position | Record, *, state: bytes | None = None
@@ -135,7 +137,7 @@ class Cursor:
     async def _commit(
         self, position: Position, sequence_id: int, state: bytes | None, *, is_done: bool
     ) -> None:
-        async with self._turn:
+        async with self._in_turn():
             if position.next < self.position:
                 raise LocalProtocolError(
                     f"cursor {self.name} is at {self.position} already; reset takes it back"
@@ -184,7 +186,7 @@ class Cursor:
             CursorConflictError: somebody else moved the cursor since it was read here.
         """
         places = await asyncio.gather(*map(self._place, records))
-        async with self._turn:
+        async with self._in_turn():
             acks = self.acks
             for position, sequence_id in places:
                 if position < self.position:
@@ -212,7 +214,7 @@ class Cursor:
         """
         places = await asyncio.gather(*map(self._place, records))
         due_ms = self._context.store.env.clock.wall_ms() + int(delay_s * 1000)
-        async with self._turn:
+        async with self._in_turn():
             acks = self.acks
             if acks is None:
                 first = await first_record(self._context, self.position)
@@ -245,7 +247,7 @@ class Cursor:
         await self._ack(self._waiting)
 
     async def _ack(self, waiting: _Waiting) -> None:
-        async with self._turn:
+        async with self._in_turn():
             if waiting.is_written:
                 return
             if waiting is self._waiting:
@@ -269,15 +271,15 @@ class Cursor:
 
         Raises as ``commit``.
         """
-        async with self._turn:
-            acks = await _acks_at(self._context, position)
+        async with self._in_turn():
+            acks = await acks_at(self._context, position)
             await self._change(
                 replace(self._stored, position=position, state=state, is_overrun=False, acks=acks)
             )
 
     async def hold_retention(self, *, holds: bool) -> None:
         """Say whether retention keeps what the cursor has not passed; raises as ``commit``."""
-        async with self._turn:
+        async with self._in_turn():
             await self._change(replace(self._stored, holds_retention=holds))
 
     async def delete(self) -> None:
@@ -287,6 +289,8 @@ class Cursor:
             CursorConflictError: somebody else moved it since it was read here, or reads by it.
         """
         self._context.check_writable()
+        async with self._in_turn():
+            pass  # it is known how it is stored
         path, rest = self._paths()
         operations: list[Operation] = [Delete(path, *self._revision)]
         if self._rest_revision is not None:
@@ -311,10 +315,23 @@ class Cursor:
         """Return what is still before it."""
         return await measure_lag(self._context, self.position, self.acks)
 
+    @contextlib.asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Let nobody change it meanwhile; what nobody heard of is its own change if it is there."""
+        async with self._turn:
+            if self._unsure is not None:
+                found = await read_as_changed(
+                    self._context, self.name, self._unsure, self._revision
+                )
+                if found is not None:
+                    self._stored, self._revision, self._rest_revision = found
+                self._unsure = None
+            yield
+
     async def _take_over(self, owner: str) -> None:
         while True:
             try:
-                async with self._turn:
+                async with self._in_turn():
                     await self._change(replace(self._stored, owner=owner))
             except CursorConflictError:
                 await self.refresh()
@@ -322,7 +339,7 @@ class Cursor:
                 return
 
     async def _mark_overrun(self) -> None:
-        async with self._turn:
+        async with self._in_turn():
             await self._change(replace(self._stored, is_overrun=True))
 
     async def _change(self, new: CursorState) -> None:
@@ -337,27 +354,26 @@ class Cursor:
         second: Operation = Create(rest, rest_data)
         if self._rest_revision is not None:
             second = Set(rest, rest_data, *self._rest_revision)
-        store = self._context.store
 
         async def was_changed() -> bool:
-            first, other = await asyncio.gather(store.exists(path), store.exists(rest))
-            return (
-                first is not None
-                and other is not None
-                and (first.revision, first.data) == (self._revision.next, data)
-                and other.data == rest_data
-            )
+            found = await read_as_changed(self._context, self.name, new, self._revision)
+            return found is not None
 
         operations = [Set(path, data, *self._revision), second]
-        with self._conflicts():
-            await self._context.nodes.change(operations, was_changed, "moving a cursor")
-        self._revision = self._revision.next
+        self._unsure = new
+        try:
+            with self._conflicts():
+                await self._context.nodes.change(operations, was_changed, "moving a cursor")
+        except StreamError:
+            self._unsure = None
+            raise
         if self._rest_revision is None:
-            made = await store.exists(rest)
-            self._rest_revision = None if made is None else made.revision
+            made = await self._context.store.exists(rest)
+            rest_revision = None if made is None else made.revision
         else:
-            self._rest_revision = self._rest_revision.next
-        self._stored = new
+            rest_revision = self._rest_revision.next
+        self._stored, self._revision, self._rest_revision = new, self._revision.next, rest_revision
+        self._unsure = None
 
     @contextlib.contextmanager
     def _conflicts(self) -> Iterator[None]:
@@ -404,7 +420,7 @@ async def open_cursor(
         stored = CursorState(
             position=position,
             holds_retention=bool(holds_retention),
-            acks=None if start == "earliest" else await _acks_at(context, position),
+            acks=None if start == "earliest" else await acks_at(context, position),
         )
         with contextlib.suppress(NodeExistsError):
             await create_with_parents(store, paths.subscribers)
@@ -426,22 +442,6 @@ async def open_cursor(
     if holds_retention is not None and found.holds_retention != holds_retention:
         await found.hold_retention(holds=holds_retention)
     return found
-
-
-async def _acks_at(context: StreamContext, position: Position) -> Acks | None:
-    """Return what goes with a position, so that reading goes on there without its segment too."""
-    floor = await sequence_id_at(context, position)
-    return None if floor is None else Acks(floor)
-
-
-async def place(context: StreamContext, start: Start) -> Position:
-    """Return the position that a start stands for; the earliest is the first that is left."""
-    position = await start_position(context, start)
-    if position is not None:
-        return position
-    first = await context.nodes.first_number(is_truncated)
-    left = without_truncated(await context.nodes.segments(first=first, limit=1))
-    return left[0].first_active if left else FIRST_POSITION
 
 
 async def read_cursor(context: StreamContext, name: str) -> Cursor | None:

@@ -298,3 +298,9 @@ async def _bytes_before(context: StreamContext, segment: SegmentMetadata, entry_
         return (await opened.ledger.read_entry(entry_id - 1)).length
     finally:
         await opened.close()
+
+
+async def acks_at(context: StreamContext, position: Position) -> Acks | None:
+    """Return what goes with a position, so that reading goes on there without its segment too."""
+    floor = await sequence_id_at(context, position)
+    return None if floor is None else Acks(floor)

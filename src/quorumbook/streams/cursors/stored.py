@@ -52,3 +52,13 @@ async def look(context: StreamContext, name: str) -> StoredCursor | None:
             return StoredCursor(state, node.revision, None if rest is None else rest.revision)
         node = again  # it moved between the two reads
     return None
+
+
+async def read_as_changed(
+    context: StreamContext, name: str, new: CursorState, before: Revision
+) -> StoredCursor | None:
+    """Return what is stored of a cursor if it is what a change would have left, None otherwise."""
+    found = await look(context, name)
+    if found is None or found.revision != before.next:
+        return None
+    return found if found.state.encode_rest() == new.encode_rest() else None

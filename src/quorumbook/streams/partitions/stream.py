@@ -23,7 +23,7 @@ from quorumbook.errors import (
 from quorumbook.metadata.nodes import create_with_parents, delete_tree
 from quorumbook.metadata.store import ANY_VERSION, MetadataStore, Set, Watch
 from quorumbook.options import takes
-from quorumbook.streams.cursors.cursor import Cursor, find_cursor, place
+from quorumbook.streams.cursors.cursor import Cursor, find_cursor
 from quorumbook.streams.cursors.state import check_cursor_name
 from quorumbook.streams.errors import (
     CorruptRecordsError,
@@ -53,7 +53,7 @@ from quorumbook.streams.partitions.redelivery import DeadLetters
 from quorumbook.streams.partitions.writer import PartitionedWriter
 from quorumbook.streams.reading.options import check_plain
 from quorumbook.streams.reading.reader import StreamReader
-from quorumbook.streams.reading.seek import Start, Time, end_position
+from quorumbook.streams.reading.seek import Start, Time, end_position, place
 from quorumbook.streams.retention.truncation import Cut, TruncatedSegment
 from quorumbook.streams.schemas.having import HasSchemas
 from quorumbook.streams.schemas.registering import SchemaNodes, schema_nodes

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from quorumbook.ids import EntryId
 from quorumbook.streams.errors import PositionTruncatedError
-from quorumbook.streams.format.position import Position
+from quorumbook.streams.format.position import FIRST_POSITION, Position
 from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.entries import entry_time_ms
 from quorumbook.streams.reading.segment_reader import (
@@ -21,7 +21,12 @@ from quorumbook.streams.reading.segment_reader import (
     open_segment,
     records_before_entry,
 )
-from quorumbook.streams.segments import is_truncated, segment_of_unknown, start_sequence_ids
+from quorumbook.streams.segments import (
+    is_truncated,
+    segment_of_unknown,
+    start_sequence_ids,
+    without_truncated,
+)
 from quorumbook.streams.stream_context import StreamContext
 
 #: Where the record is not in the segment it should be in, so many more are listed at a time.
@@ -245,3 +250,13 @@ async def _find_within(
                     segment, entry, slot = batch.first_position
                     return Position(segment, entry, slot + found)
     return None
+
+
+async def place(context: StreamContext, start: Start) -> Position:
+    """Return the position that a start stands for; the earliest is the first that is left."""
+    position = await start_position(context, start)
+    if position is not None:
+        return position
+    first = await context.nodes.first_number(is_truncated)
+    left = without_truncated(await context.nodes.segments(first=first, limit=1))
+    return left[0].first_active if left else FIRST_POSITION
