@@ -11,12 +11,14 @@ import pytest
 
 from doubles.clusters import local_cluster
 from doubles.replicas import assert_fully_replicated
+from doubles.waiting import until
 from quorumbook.autorecovery.copying.balance import BookieDisk
 from quorumbook.autorecovery.copying.moving import Moved, MoveOptions, Mover, Share
 from quorumbook.cli.bookie import moving, state
 from quorumbook.cli.explained.advice import ADVICE
 from quorumbook.cli.main import main
 from quorumbook.client.context import client_store
+from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata.bookies.cookies import CookieStore
 from quorumbook.metadata.paths import LayoutKind, TreePaths
 from quorumbook.metadata.recovery.locks import ReplicationLocks
@@ -320,6 +322,47 @@ def test_r28_what_somebody_is_at_is_moved_when_the_lock_is_free(cluster, monkeyp
 
     do(cluster, move)
     assert lost not in ensemble(cluster, ledger_id)
+
+
+@pytest.mark.parametrize("fails", ["release", "a cancelled release"])
+def test_a_ledger_that_could_not_be_released_is_free_while_its_mover_goes_on(
+    cluster, monkeypatch, fails
+):
+    ledger_id = write(cluster)
+    lost = ensemble(cluster, ledger_id)[0]
+    cluster.stop(lost)
+    is_asked = asyncio.Event()
+
+    async def move(client):
+        store = client_store(client)
+        lock = TreePaths(store.ledgers_root).underreplicated_lock(ledger_id)
+
+        async def fail(path, *arguments, **options):
+            if path == lock and not is_asked.is_set():
+                is_asked.set()
+                if fails != "release":
+                    await asyncio.Event().wait()
+                raise MetadataUnavailableError("the store is away")
+            await delete(path, *arguments, **options)
+
+        delete = store.delete
+        monkeypatch.setattr(store, "delete", fail)
+        async with _connect(cluster) as other:
+            mover = Mover(client, [lost], MoveOptions(name="we"))
+            monkeypatch.setattr(mover._queue, "close", lambda: None)
+            moving = asyncio.create_task(mover.run([Share(ledger_id, "closed", 1, (lost,))]))
+            await is_asked.wait()
+            if fails != "release":
+                moving.cancel()
+            await asyncio.wait([moving])
+            locks = ReplicationLocks(client_store(other), "somebody")
+
+            async def is_free():
+                return await locks.take(ledger_id)
+
+            await until(is_free)
+
+    do(cluster, move)
 
 
 def test_full_disks_give_to_empty_ones(cluster, run, monkeypatch):

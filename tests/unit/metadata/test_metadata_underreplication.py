@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from doubles.waiting import until
 from quorumbook.errors import (
     ClusterNotInitializedError,
     LocalProtocolError,
@@ -211,6 +212,17 @@ async def nothing_locked(_watch):
     return set()
 
 
+def nothing_goes_on():
+    """Tell whether whatever was begun is over."""
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    return not any("give_back" in repr(task.get_coro()) for task in tasks)
+
+
+async def store_is_away(*_arguments, **_options):
+    """Delete nothing."""
+    raise MetadataUnavailableError("the store is away")
+
+
 async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeypatch):
     await queue.mark(7, [])
     create = store.create
@@ -222,14 +234,19 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeyp
 
     await store.create(f"{BASE}/locks")
     monkeypatch.setattr(store, "create", lose_answer)
+    monkeypatch.setattr(store, "delete", store_is_away)
     with pytest.raises(MetadataUnavailableError):
         await queue.take()
-    monkeypatch.undo()
     other = UnderreplicationQueue(store, "host-b")
+    monkeypatch.setattr(store, "create", create)
     monkeypatch.setattr(other, "_locked", nothing_locked)
     assert await other.take() is None
     work = await queue.take()
     assert work.ledger_id == 7
+    monkeypatch.undo()
+    await until(nothing_goes_on)
+    assert queue.is_held(work)
+    assert await store.exists(LOCK) is not None
     assert await queue.done(work)
     assert await store.exists(LOCK) is None
 
@@ -257,6 +274,98 @@ async def test_a_ledger_whose_lock_is_being_given_back_is_not_taken(store, queue
     assert await queue.done(again)
     assert await store.exists(LEAF) is None
     assert await store.exists(LOCK) is None
+
+
+@pytest.mark.parametrize("fails", ["create", "get", "a cancelled get"])
+async def test_a_ledger_that_was_not_taken_up_is_free_for_others_when_the_store_answers(
+    open_memory, store, queue, monkeypatch, fails
+):
+    name = fails.split()[-1]
+    real, delete = getattr(store, name), store.delete
+    is_asked = asyncio.Event()
+
+    async def fail(path, *arguments, **options):
+        found = await real(path, *arguments, **options)
+        if path not in (LOCK, LEAF):
+            return found
+        is_asked.set()
+        if fails == "a cancelled get":
+            await asyncio.Event().wait()
+        raise MetadataUnavailableError("the answer was lost")
+
+    await queue.mark(7, [])
+    monkeypatch.setattr(store, name, fail)
+    monkeypatch.setattr(store, "delete", store_is_away)
+    taking = asyncio.create_task(queue.take_this(7))
+    await is_asked.wait()
+    if fails == "a cancelled get":
+        taking.cancel()
+    with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
+        await taking
+    monkeypatch.setattr(store, name, real)
+    others = UnderreplicationQueue(await open_memory(), "host-b")
+    assert await others.take_this(7) is None
+    monkeypatch.setattr(store, "delete", delete)
+    await until(lambda: _is_free(others))
+
+
+async def _is_free(queue):
+    return await queue.take_this(7) is not None
+
+
+async def test_a_lock_that_is_on_its_way_back_is_taken_anew(store, queue, monkeypatch):
+    work = await queue.take_this(7)
+    before = await store.get(LOCK)
+    is_deleted, may_answer = asyncio.Event(), asyncio.Event()
+    delete = store.delete
+
+    async def answer_late(path, *arguments, **options):
+        await delete(path, *arguments, **options)
+        is_deleted.set()
+        await may_answer.wait()
+
+    monkeypatch.setattr(store, "delete", answer_late)
+    queue.give_up(work)
+    assert not queue.is_held(work)
+    await is_deleted.wait()
+    taking = asyncio.create_task(queue.take_this(7))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    may_answer.set()
+    again = await taking
+    assert queue.is_held(again)
+    assert (await store.get(LOCK)).creation_id > before.creation_id
+    await queue.release(again)
+    assert await store.exists(LOCK) is None
+
+
+async def test_a_queue_that_is_closed_gives_back_what_it_could_not_give_back_before(
+    open_memory, store, queue, monkeypatch
+):
+    work = await queue.take_this(7)
+    delete, deletions = store.delete, []
+
+    async def fail_twice(path, *arguments, **options):
+        deletions.append(path)
+        if len(deletions) < 3:
+            raise MetadataUnavailableError("the store is away")
+        await delete(path, *arguments, **options)
+
+    monkeypatch.setattr(store, "delete", fail_twice)
+    with pytest.raises(MetadataUnavailableError):
+        await queue.release(work)
+    queue.close()
+    assert not queue.is_held(work)
+    others = UnderreplicationQueue(await open_memory(), "host-b")
+    await until(lambda: _is_free(others))
+    assert deletions == [LOCK] * 3
+
+
+async def test_who_closes_a_queue_and_its_store_leaves_nothing_behind(store, queue, monkeypatch):
+    await queue.take_this(7)
+    queue.close()
+    await store.close()
+    await until(nothing_goes_on)
 
 
 async def test_the_lock_of_whoever_came_after_our_session_is_left_alone(store, queue, monkeypatch):

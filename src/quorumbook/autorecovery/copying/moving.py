@@ -26,7 +26,7 @@ from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.danger import share_of
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata
 from quorumbook.metadata.recovery.quarantine import Quarantine
-from quorumbook.metadata.recovery.queue import UnderreplicationQueue
+from quorumbook.metadata.recovery.queue import UnderreplicationQueue, Work
 
 #: A ledger that a worker is at is looked at again after this.
 _LOCKED_PAUSE_S = 0.5
@@ -230,16 +230,21 @@ class Mover:
             )
             return outcome
         finally:
-            if self._queue.is_held(work):
-                # What a mark says beyond these bookies is not known to be done; one that names
-                # nobody says that all copies are doubtful, and may stand in the wrong places.
-                named = set(work.mark.replicas)
-                is_all = bool(named) and named <= set(self._leave)
-                if outcome and outcome.is_healed and is_all:
-                    await self._quarantine.remove(share.ledger_id)
-                    await self._queue.done(work)
-                else:
-                    await self._queue.release(work)
+            try:
+                await self._let_go(work, is_healed=outcome is not None and outcome.is_healed)
+            finally:
+                self._queue.give_up(work)
+
+    async def _let_go(self, work: Work, *, is_healed: bool) -> None:
+        if self._queue.is_held(work):
+            # What a mark says beyond these bookies is not known to be done; one that names
+            # nobody says that all copies are doubtful, and may stand in the wrong places.
+            named = set(work.mark.replicas)
+            if is_healed and named and named <= set(self._leave):
+                await self._quarantine.remove(work.ledger_id)
+                await self._queue.done(work)
+            else:
+                await self._queue.release(work)
 
     async def _close(self, share: Share) -> None:
         try:

@@ -10,9 +10,13 @@ other's way, no more: what makes their work safe is the compare-and-set on the l
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
+from quorumbook.env import logger
 from quorumbook.errors import (
+    LocalProtocolError,
+    MetadataError,
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
@@ -22,6 +26,11 @@ from quorumbook.ids import LedgerId
 from quorumbook.metadata.nodes import create_with_parents, text_record
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore, Node
+
+_log = logger("metadata")
+#: A lock that could not be given back is tried again after this, then ever later.
+_RETRY_FIRST_S = 0.2
+_RETRY_LAST_S = 10.0
 
 
 class ReplicationLocks:
@@ -38,12 +47,25 @@ class ReplicationLocks:
         self._paths = TreePaths(store.ledgers_root)
         #: Locks that are ours, or may be: an answer was lost.
         self._ours: set[LedgerId] = set()
+        #: Those of them that nobody here wants any more; one goes back, or is wanted, at a time.
+        self._unwanted: set[LedgerId] = set()
+        self._turn = asyncio.Lock()
+        self._giving_back: asyncio.Task[None] | None = None
         self._ended_sessions = 0
-        self.close = store.on_session_expired(self._session_ended)
+        self._forget_store = store.on_session_expired(self._session_ended)
+
+    def close(self) -> None:
+        """Give back what is left, as soon as the store answers, and forget the store."""
+        self.give_back(*self._ours)
+        if self._giving_back is None:
+            self._forget_store()
+        else:
+            self._giving_back.add_done_callback(lambda _: self._forget_store())
 
     def _session_ended(self) -> None:
         self._ended_sessions += 1
         self._ours.clear()
+        self._unwanted.clear()
 
     async def take(self, ledger_id: LedgerId) -> bool:
         """Take a ledger's lock, or take it again; False: somebody else has it.
@@ -52,6 +74,8 @@ class ReplicationLocks:
             SessionExpiredError: Renew the session first.
             MetadataUnavailableError: It may be taken; ``release`` gives it back.
         """
+        async with self._turn:
+            self._unwanted.discard(ledger_id)
         path = self._paths.underreplicated_lock(ledger_id)
         ended_sessions = self._ended_sessions
         try:
@@ -86,6 +110,28 @@ class ReplicationLocks:
                 ):
                     await self._store.delete(path, *node.revision)
             self._ours.discard(ledger_id)
+
+    def give_back(self, *ledger_ids: LedgerId) -> None:
+        """Give locks back as soon as the store answers, unless they are taken again before."""
+        self._unwanted |= self._ours.intersection(ledger_ids)
+        if self._unwanted and (self._giving_back is None or self._giving_back.done()):
+            self._giving_back = asyncio.get_running_loop().create_task(self._give_back())
+
+    async def _give_back(self) -> None:
+        pause_s = _RETRY_FIRST_S
+        while self._unwanted:
+            try:
+                for ledger_id in sorted(self._unwanted):
+                    async with self._turn:
+                        if ledger_id in self._unwanted:
+                            await self.release(ledger_id)
+                            self._unwanted.discard(ledger_id)
+            except LocalProtocolError:
+                return  # the store was closed, and they went with its session
+            except MetadataError as error:
+                _log.warning("the lock of a ledger is not given back yet: %s", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_LAST_S)
 
     async def _find(self, path: str) -> Node | None:
         """Return a lock's node if we can have made it; others share our session, not our name."""

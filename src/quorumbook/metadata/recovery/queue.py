@@ -112,8 +112,9 @@ class UnderreplicationQueue(RecoverySwitches):
         self._forget_store = store.on_session_expired(self._held.clear)
 
     def close(self) -> None:
-        """Forget the store; locks still held go with its session."""
+        """Forget the store; locks still held are given back as soon as it answers."""
         self._forget_store()
+        self._held.clear()
         self._locks.close()
 
     # Marks
@@ -314,24 +315,35 @@ class UnderreplicationQueue(RecoverySwitches):
         await self._locks.release(work.ledger_id)
         self._held.pop(work.ledger_id, None)
 
+    def give_up(self, work: Work) -> None:
+        """Let others work on a ledger as soon as the store answers."""
+        if self.is_held(work):
+            del self._held[work.ledger_id]
+            self._locks.give_back(work.ledger_id)
+
     def is_held(self, work: Work) -> bool:
         """Tell whether the lock is still ours, as far as this process knows."""
         return self._held.get(work.ledger_id) is work
 
     async def _lock(self, ledger_id: LedgerId, *, is_marked: bool = True) -> Work | None:
         """Take a lock, then read what to do: what is marked from here on raises the version."""
-        if not await self._locks.take(ledger_id):
-            return None
         try:
-            found = await self._read(ledger_id)
-        except MetadataFormatError:
-            await self._locks.release(ledger_id)
+            if not await self._locks.take(ledger_id):
+                return None
+            try:
+                found = await self._read(ledger_id)
+            except MetadataFormatError:
+                await self._locks.release(ledger_id)
+                raise
+            if not self._locks.is_held(ledger_id):
+                raise SessionExpiredError(f"the lock of ledger {ledger_id} went with its session")
+            if found is None and is_marked:
+                await self._locks.release(ledger_id)
+                return None
+        except BaseException:
+            # Else nobody could take it for as long as our session lives.
+            self._locks.give_back(ledger_id)
             raise
-        if not self._locks.is_held(ledger_id):
-            raise SessionExpiredError(f"the lock of ledger {ledger_id} went with its session")
-        if found is None and is_marked:
-            await self._locks.release(ledger_id)
-            return None
         work = Work(Mark(ledger_id, ()), None)
         if found is not None:
             work = Work(found[0], found[1].revision)
