@@ -15,6 +15,7 @@ from quorumbook.errors import (
     MetadataFormatError,
     NodeExistsError,
     NoSuchNodeError,
+    SessionExpiredError,
 )
 from quorumbook.metadata.bookies.registration import (
     BookieEndpoint,
@@ -291,3 +292,55 @@ async def test_r31_an_unregistered_bookie_does_not_come_back(registration, obser
     await asyncio.sleep(0.02)
     assert await observer.bookies() == (frozenset(), frozenset())
     assert registration._restoring is None  # the store beneath, whose session ends
+
+
+@pytest.mark.parametrize("registers", ["first", "again"])
+async def test_r31_a_bookie_whose_session_ends_before_the_last_answer_comes_back(
+    registration, observer, clock, monkeypatch, registers
+):
+    store = registration._store  # the store beneath, whose session ends
+    delete = store.delete
+
+    async def answer_late(path, *arguments):
+        try:
+            await delete(path, *arguments)
+        finally:
+            monkeypatch.undo()
+            clock.advance(20)
+            await observer.bookies()
+            # Its end is heard of now, and what is heard is acted on.
+            await asyncio.sleep(0)
+
+    if registers == "first":
+        monkeypatch.setattr(store, "delete", answer_late)
+        await registration.register(ID, INFO)
+        assert not registration.is_registered
+    else:
+        await registration.register(ID, INFO)
+        monkeypatch.setattr(store, "delete", answer_late)
+        clock.advance(20)
+    await until(lambda: _is_there(registration, observer))
+
+
+async def _is_there(registration, observer):
+    there = await observer.bookies() == ({ID}, frozenset())
+    return there and registration.is_registered
+
+
+async def test_a_bookie_that_could_not_register_does_not_come_by_itself(
+    registration, observer, clock, monkeypatch
+):
+    store = registration._store  # the store beneath, whose session ends
+    create = store.create
+
+    async def fail(*arguments, **options):
+        clock.advance(20)
+        await create(*arguments, **options)
+
+    monkeypatch.setattr(store, "create", fail)
+    with pytest.raises(SessionExpiredError):
+        await registration.register(ID, INFO)
+    monkeypatch.undo()
+    await until(lambda: registration._restoring is None or registration._restoring.done())
+    assert not registration.is_registered
+    assert await observer.bookies() == (frozenset(), frozenset())

@@ -60,6 +60,7 @@ class BookieRegistration:
         self._lock = asyncio.Lock()
         self._wanted: _Registered | None = None
         self._restoring: asyncio.Task[None] | None = None
+        self._ended_sessions = 0
         self._remove_callback = store.on_session_expired(self._on_session_expired)
         #: Whether the bookie's node is there, as far as this process knows.
         self.is_registered = False
@@ -89,9 +90,16 @@ class BookieRegistration:
         # Checked first: a bad id must not be tried again and again after an expiry.
         self._paths.bookie(bookie_id, read_only=read_only)
         async with self._lock:
-            await self._put(wanted)
-            self._wanted = wanted
-            self._set_registered(True)
+            # Wanted from the first: the session may end before the last answer is here.
+            before, self._wanted = self._wanted, wanted
+            ended_sessions = self._ended_sessions
+            try:
+                await self._put(wanted)
+            except BaseException:
+                self._wanted = before
+                raise
+            if ended_sessions == self._ended_sessions:
+                self._set_registered(True)
 
     async def set_read_only(self) -> None:
         """Move the bookie to the read-only ones; it is never in neither place."""
@@ -205,6 +213,7 @@ class BookieRegistration:
                 await self._store.delete(path)
 
     def _on_session_expired(self) -> None:
+        self._ended_sessions += 1
         if self._wanted is None:
             return
         self._set_registered(False)
@@ -217,9 +226,12 @@ class BookieRegistration:
         while self._wanted is not None:
             try:
                 await self._store.renew_session()
+                ended_sessions = self._ended_sessions
                 async with self._lock:
                     if self._wanted is not None:
                         await self._put(self._wanted)
+                        if ended_sessions != self._ended_sessions:
+                            continue  # what was put went with its session
                         self._set_registered(True)
                 return
             except LocalProtocolError:
