@@ -19,8 +19,9 @@ from quorumbook.storage.cache import write as write_module
 from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.checkpoint import schedule as flusher_module
 from quorumbook.storage.checkpoint.checkpoint import Checkpoint
+from quorumbook.storage.directories.places import current
 from quorumbook.storage.journal.marks import LogMark
-from quorumbook.storage.states.state_file import NAME
+from quorumbook.storage.states.state_file import NAME, decode_states
 
 #: More than one piece of a checkpoint, which rests behind each.
 PIECE = 1024 * 1024
@@ -244,6 +245,31 @@ async def test_a_full_disk_gets_the_space_of_deleted_journals_at_once(tmp_path: 
         await world.storage.flush()
     assert not [path for path in world.disk.files() if path.endswith(".old")]
     await world.storage.flush()
+    await world.storage.stop()
+
+
+async def test_a_full_disk_has_no_other_filled_with_the_same_states_again_and_again(
+    tmp_path: Path,
+) -> None:
+    world, _ = await paced(tmp_path)
+    await world.storage.flush()
+    await six_pieces(world, 1)
+    world.handle(7)
+    await world.append(run_of(7, [0]))
+    name = f"{current(world.directories[0])}/{NAME}"
+    full = f"{current(world.directories[1])}/{NAME}"
+    world.disk.faults.fail("write", full, error=DiskFullError, permanent=True)
+    sizes = set()
+    for _ in range(3):
+        with pytest.raises(DiskFullError):
+            await world.storage.flush()
+        sizes.add(len(world.disk.get(name)))
+    assert len(sizes) == 1
+    world.disk.faults.heal()
+    await world.storage.flush()
+    states = [decode_states(world.disk.get(each)).states for each in (name, full)]
+    assert states[0] == states[1]
+    assert 7 in states[0]
     await world.storage.stop()
 
 

@@ -40,12 +40,13 @@ class Bookie:
         *states: StoredLedger,
         deleted: Iterable[int] = (),
         new: Collection[int] = (),
+        written: set[str] | None = None,
     ) -> None:
         self.states.update({state.ledger_id: state for state in states})
         for ledger_id in deleted:
             self.states.pop(ledger_id, None)
         gone = [Deletion(ledger_id, None) for ledger_id in deleted]
-        self.copies.write(states, gone, self.states.values, new)
+        self.copies.write(states, gone, self.states.values, new, written)
 
     def content(self, directory: str) -> dict[int, StoredLedger]:
         found = read_states(self.disk, directory)
@@ -129,6 +130,44 @@ def test_after_a_failed_write_the_copy_is_written_as_a_whole() -> None:
         bookie.write(StoredLedger(2, KEY))
     bookie.write(StoredLedger(3, KEY))
     assert bookie.content("/a") == {i: StoredLedger(i, KEY) for i in (1, 2, 3)}
+
+
+def test_what_one_directory_refuses_is_written_once_to_the_other() -> None:
+    bookie = Bookie("/a", "/b")
+    bookie.write(StoredLedger(0, KEY))
+    states = [StoredLedger(one, KEY) for one in range(1, 5000)]
+    written: set[str] = set()
+    bookie.disk.faults.fail("write", "/b", permanent=True)
+    sizes = set()
+    for _ in range(5):
+        with pytest.raises(StorageError):
+            bookie.write(*states, new=range(1, 5000), written=written)
+        sizes.add(len(bookie.disk.get(f"/a/{NAME}")))
+    assert len(sizes) == 1
+    assert written == {"/a"}
+    bookie.disk.faults.heal()
+    bookie.write(*states, new=range(1, 5000), written=written)
+    assert bookie.content("/a") == bookie.content("/b") == bookie.states
+    # The need was counted once: the file is written anew when it holds twice as much.
+    for state in states:
+        bookie.write(state._replace(is_fenced=True))
+    for _ in range(2):
+        bookie.write(*states)
+    assert len(bookie.disk.get(f"/a/{NAME}")) <= 2 * sizes.pop()
+
+
+def test_a_copy_that_was_damaged_since_is_written_although_it_had_everything() -> None:
+    bookie = Bookie("/a", "/b")
+    bookie.write(StoredLedger(0, KEY))
+    bookie.disk.faults.fail("write", "/b")
+    written: set[str] = set()
+    with pytest.raises(StorageError):
+        bookie.write(StoredLedger(1, KEY), written=written)
+    bookie.disk.faults.fail("write", "/a")
+    with pytest.raises(StorageError):
+        bookie.write(StoredLedger(2, KEY))
+    bookie.write(StoredLedger(1, KEY), written=written)
+    assert bookie.content("/a") == bookie.content("/b") == bookie.states
 
 
 def test_a_file_that_has_grown_to_twice_its_need_is_written_anew() -> None:

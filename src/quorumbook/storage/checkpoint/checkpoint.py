@@ -96,6 +96,8 @@ class Checkpoint:
     states: list[StoredLedger] = field(default_factory=list)
     #: Of which of them the index had none before.
     new_ledgers: set[LedgerId] = field(default_factory=set)
+    #: Directories whose copy of the states has them.
+    copied_to: set[str] = field(default_factory=set)
     #: Ranges whose older entries were replaced.
     replaced: list[tuple[LedgerId, EntryId, EntryId]] = field(default_factory=list)
 
@@ -261,7 +263,9 @@ class Checkpointer:
             changed = [*changed, StoredLedger(LIMBO_START_ID, b"", is_in_limbo=True)]
         elif checkpoint.limbo_start == "":
             deleted = [*deleted, Deletion(LIMBO_START_ID, None)]
-        self._copies.write(changed, deleted, self._all_states, checkpoint.new_ledgers)
+        self._copies.write(
+            changed, deleted, self._all_states, checkpoint.new_ledgers, checkpoint.copied_to
+        )
 
     def copy_states(self, states: Sequence[StoredLedger]) -> None:
         """Bring states that the index has into the copies, which lack them."""

@@ -293,6 +293,7 @@ class StateCopies:
         deleted: Sequence[Deletion],
         everything: Callable[[], Iterable[StoredLedger | Deletion]],
         new: Collection[LedgerId] = (),
+        written: set[str] | None = None,
     ) -> None:
         """Bring every copy up to date, durably.
 
@@ -303,19 +304,25 @@ class StateCopies:
             everything: Gives all ledgers and the deletions that are remembered, changes
                 included; called only for a copy that is missing, damaged or has grown to twice
                 its need.
+            written: Takes the directories that have it.  After an error, those in it are left out
+                when the same is tried again: each try would add to them, and count as need.
         """
+        written = set() if written is None else written
         states = [*map(encode_record, changed)]
         records = [*map(encode_deletion, deleted), *states]
         size = sum(map(len, records))
         is_new = [one.ledger_id in new for one in changed]
         sizes = [*map(len, compress(states, is_new))]
         for copy in self._copies:
+            if copy.directory in written and copy.end >= 0:
+                continue
             copy.need(len(sizes), sum(sizes), len(deleted))
             grown = copy.end + size > max(2 * copy.least_bytes, _REWRITE_FROM_BYTES)
             if copy.end < 0 or grown:
                 self._rewrite(copy, everything())
             elif records:
                 self._append(copy, records)
+            written.add(copy.directory)
 
     def _rewrite(self, copy: _Copy, everything: Iterable[StoredLedger | Deletion]) -> None:
         end = chain = ledgers = 0
