@@ -349,6 +349,7 @@ def test_a_ledger_that_could_not_be_released_is_free_while_its_mover_goes_on(
         monkeypatch.setattr(store, "delete", fail)
         async with _connect(cluster) as other:
             mover = Mover(client, [lost], MoveOptions(name="we"))
+            # Only what the mover itself does may give the lock back.
             monkeypatch.setattr(mover._queue, "close", lambda: None)
             moving = asyncio.create_task(mover.run([Share(ledger_id, "closed", 1, (lost,))]))
             await is_asked.wait()

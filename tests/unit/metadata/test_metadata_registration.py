@@ -341,6 +341,7 @@ async def test_a_bookie_that_could_not_register_does_not_come_by_itself(
     with pytest.raises(SessionExpiredError):
         await registration.register(ID, INFO)
     monkeypatch.undo()
+    # Nothing outside tells when there is nothing more to do.
     await until(lambda: registration._restoring is None or registration._restoring.done())
     assert not registration.is_registered
     assert await observer.bookies() == (frozenset(), frozenset())
