@@ -128,6 +128,7 @@ class OperatorsWord:
     def _write(self, note: OperatorNote | None) -> None:
         if note is not None:
             self._env.disk.write_file(self._path, [json.dumps(asdict(note)).encode()])
-        elif self._env.disk.exists(self._path):
+        else:
+            # Also where there is no file: an earlier removal may have failed to become durable.
             self._env.disk.unlink(self._path)
             self._env.disk.sync_directory(self._path.rpartition("/")[0])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from bookie_harness import RawClient, ask_http, cluster, options_in, real_bookie, v2_adds
 
 from doubles.waiting import until
 from quorumbook.bookie.options import HttpOptions
+from quorumbook.bookie.read_only import OperatorsWord
+from quorumbook.env import Env
 from quorumbook.errors import StorageError
 from quorumbook.metadata.bookies.registration import BookieRegistration
+from quorumbook.sim.disks.disk import SimDisk
 from quorumbook.storage.directories.places import current
 
 PAGE = "/api/v1/bookie/state/readonly"
@@ -128,6 +133,20 @@ async def test_a_note_that_cannot_be_read_keeps_writers_away(tmp_path: Path) -> 
         async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
             assert bookie.is_read_only
             assert "cannot be read" in bookie.operators_word.state()["reasons"][0]
+
+
+async def test_a_word_that_was_taken_back_is_gone_after_a_power_cut() -> None:
+    disk = SimDisk()
+    disk.make_directory("/l/current")
+    disk.sync_directory("/l")
+    word = OperatorsWord(Env(disk=disk), "/l", Mock())
+    await word.set("new disks")
+    fault = disk.faults.fail("sync_directory", "/l/current")
+    with pytest.raises(StorageError):
+        await word.set(None)
+    assert fault.hits == 1
+    await word.set(None)
+    assert disk.crash().files() == []
 
 
 async def test_the_peers_body_says_whether_a_bookie_is_read_only(tmp_path: Path) -> None:
