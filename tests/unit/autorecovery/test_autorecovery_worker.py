@@ -14,7 +14,7 @@ from doubles.waiting import until
 from quorumbook.autorecovery.copying.healing import Healer
 from quorumbook.autorecovery.metrics import worker_families
 from quorumbook.client.context import client_context, client_store
-from quorumbook.errors import LedgerClosedError, LedgerFencedError
+from quorumbook.errors import LedgerClosedError, LedgerFencedError, MetadataUnavailableError
 from quorumbook.metadata.memory import memory_tree
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.quarantine import FailedHealing, Quarantine
@@ -136,6 +136,36 @@ def numbers(worker) -> dict[str, float]:
     """Return the worker's gauges as they are served."""
     families = worker_families(dataclasses.asdict(worker.statistics))
     return {f.name: f.samples[0].value for f in families if f.type == "gauge"}
+
+
+@pytest.mark.parametrize("name", ["create", "delete"])
+async def test_a_failure_whose_record_or_release_has_no_answer_counts_once(
+    cluster, client, monkeypatch, name
+) -> None:
+    store = client_store(client)
+    ledger_id = await write(client, ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+    lost = (await client.ledger_metadata(ledger_id)).ensemble[0]
+    await gone(cluster, client, lost)
+    lock = TreePaths(store.ledgers_root).underreplicated_lock(ledger_id)
+    # The record's node, or the lock's.
+    path = lock if name == "delete" else Quarantine(store)._path(ledger_id)
+    real, times = getattr(store, name), 0
+
+    async def lose_answer(which, *arguments, **options):
+        nonlocal times
+        found = await real(which, *arguments, **options)
+        times += which == path
+        if which == path and times == 1:
+            raise MetadataUnavailableError("the answer was lost")
+        return found
+
+    monkeypatch.setattr(store, name, lose_answer)
+    async with working(client, max_retry_s=3600.0) as worker:
+        await worker.queue.mark(ledger_id, [lost])
+        await until(lambda: worker.statistics.ledgers_failed)
+        assert times
+        assert (await worker.quarantine.read(ledger_id)).attempts == 1
+        assert await worker.queue.worker_of(ledger_id) is None
 
 
 async def test_s69_a_ledger_whose_only_copy_is_gone_rests_and_the_others_are_healed(

@@ -351,6 +351,7 @@ class ReplicationWorker:
         if outcome.open_on and not outcome.problems:
             outcome.problems.append(f"its writer has {', '.join(outcome.open_on)} in use again")
         pause_s = _FIRST_PAUSE_S
+        failure = None
         while self.queue.is_held(work):
             try:
                 if outcome.is_healed:
@@ -358,7 +359,10 @@ class ReplicationWorker:
                     await self.queue.done(work)
                     self.statistics.ledgers_healed += 1
                     return
-                await self._record(work, "; ".join(outcome.problems), attempt)
+                # One attempt is one failure, however often it has to be written down.
+                if failure is None:
+                    failure = await self._failure(work, "; ".join(outcome.problems), attempt)
+                await self.quarantine.write(failure)
                 await self.queue.release(work)
                 self.statistics.ledgers_failed += 1
             except SessionExpiredError:
@@ -368,7 +372,7 @@ class ReplicationWorker:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _record(self, work: Work, reason: str, attempt: _Attempt) -> None:
+    async def _failure(self, work: Work, reason: str, attempt: _Attempt) -> FailedHealing:
         """Say why a ledger is not healed; let it rest, unless a bookie appeared meanwhile."""
         earlier = await self.quarantine.read(work.ledger_id)
         attempts = 1 if earlier is None else earlier.attempts + 1
@@ -379,16 +383,9 @@ class ReplicationWorker:
         _log.warning(
             "ledger %d is not healed and rests for %.0f s: %s", work.ledger_id, wait_s, reason
         )
-        retry_at_ms = self._context.env.clock.wall_ms() + int(wait_s * 1000)
-        await self.quarantine.write(
-            FailedHealing(
-                work.ledger_id,
-                reason,
-                attempts,
-                attempt.at_ms,
-                retry_at_ms,
-                work.mark.replicas,
-            )
-        )
         if self._news == attempt.news:
             self._rest(work.ledger_id, wait_s, work.revision)
+        retry_at_ms = self._context.env.clock.wall_ms() + int(wait_s * 1000)
+        return FailedHealing(
+            work.ledger_id, reason, attempts, attempt.at_ms, retry_at_ms, work.mark.replicas
+        )
