@@ -15,8 +15,8 @@ from spark_helpers import in_namespace
 
 from doubles.replicas import assert_fully_replicated
 from quorumbook.cli.main import main
-from quorumbook.client.client import BookKeeper
 from quorumbook.errors import MetadataUnavailableError, NoSuchLedgerInMetadataError
+from quorumbook.metadata.ledgers import LedgerManager
 from quorumbook.spark.jobs.options import OffloadOptions
 from quorumbook.spark.jobs.upkeep import tier as job
 from quorumbook.streams import Namespace, PartitionedStream, Schema, SchemaKind
@@ -151,11 +151,11 @@ def test_a_copy_that_an_interrupted_deletion_left_goes_the_next_time(
             cluster, lambda ns: job.plan_offload(ns, options), job.conclude, namespace=path
         )
 
-    async def fail(client, ledger_id, **keywords):
+    async def fail(ledgers, ledger_id, *known):
         raise MetadataUnavailableError("nobody answers")
 
     with monkeypatch.context() as patch:
-        patch.setattr(BookKeeper, "delete_ledger", fail)
+        patch.setattr(LedgerManager, "delete", fail)
         assert len(offload().errors) == len(ids)
     assert None not in ledgers(cluster, ids)
     report = offload()
