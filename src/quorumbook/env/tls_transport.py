@@ -47,8 +47,6 @@ _RECORD_BYTES_MAX = 16 * 1024 + 2048
 #: So much is decrypted before somebody else may have the loop: a chunk, unless its records are
 #: small. It takes some 0.1 ms; smaller slices end in smaller groups of the journal.
 _SLICE_BYTES = 256 * 1024
-#: In the handshake, whose size is bounded, less of what comes behind it counts as a part of it.
-_SHAKE_SLICE_BYTES = 16 * 1024
 #: And so many records, each of which may ask for a new key: about a millisecond's work.
 _SLICE_RECORDS = 64
 _HEAD_BYTES = 5
@@ -274,7 +272,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """
         held, at = self._held, self._record_at
         records = int(0 < at <= len(held))
-        most = _SLICE_BYTES if self._done is None else _SHAKE_SLICE_BYTES
+        # In the handshake one record at a time: what comes behind it is no part of it.
+        most = _SLICE_BYTES if self._done is None else 1
         while at < most and at + _HEAD_BYTES <= len(held) and records < _SLICE_RECORDS:
             size_bytes = held[at + 3] << 8 | held[at + 4]
             at += _HEAD_BYTES + size_bytes
