@@ -101,6 +101,8 @@ class Env:
     descriptor_limit: Callable[[], int] = raise_descriptor_limit
     #: What all background I/O of this process shares.
     background: Budget = field(init=False, compare=False)
+    #: What goes on in this process for nobody who waits for it; a loop keeps no task alive.
+    late_tasks: set[asyncio.Task[None]] = field(init=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
         """Make the budget of this world's clock."""

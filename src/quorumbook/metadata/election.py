@@ -185,7 +185,7 @@ class Election:
             await withdraw()
         except MetadataUnavailableError:
             # It would lead as long as the session lasts, and nobody else would.
-            give_up_later(withdraw)
+            give_up_later(self._store, withdraw)
         except (MetadataError, LocalProtocolError):
             return  # it is gone, or goes with its session
 

@@ -33,8 +33,6 @@ _PATIENCE_S = 60.0
 _ATTEMPTS = 32
 #: After so long it is tried again to give up what the store did not hear of.
 _GIVE_UP_AGAIN_S = 1.0
-#: Those tries; a loop keeps no task alive.
-_GIVING_UP: set[asyncio.Task[None]] = set()
 
 
 async def create_with_parents(
@@ -135,7 +133,9 @@ async def change_once(
             return
 
 
-def give_up_later(give_up: Callable[[], Awaitable[object]]) -> asyncio.Task[None]:
+def give_up_later(
+    store: MetadataStore, give_up: Callable[[], Awaitable[object]]
+) -> asyncio.Task[None]:
     """Give up what belongs to the session beside the caller, as soon as the store answers.
 
     A session may last as long as its process, and whoever waits for a node of it for so long.
@@ -152,8 +152,8 @@ def give_up_later(give_up: Callable[[], Awaitable[object]]) -> asyncio.Task[None
                     await asyncio.sleep(_GIVE_UP_AGAIN_S)
 
     task = asyncio.create_task(keep_trying())
-    _GIVING_UP.add(task)
-    task.add_done_callback(_GIVING_UP.discard)
+    store.env.late_tasks.add(task)
+    task.add_done_callback(store.env.late_tasks.discard)
     return task
 
 

@@ -212,10 +212,18 @@ async def nothing_locked(_watch):
     return set()
 
 
-def nothing_goes_on():
-    """Tell whether whatever was begun is over."""
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    return not any("give_back" in repr(task.get_coro()) for task in tasks)
+def answer_deletions_late(store, monkeypatch):
+    """Return what tells that something was deleted, and what has that answered."""
+    is_deleted, may_answer = asyncio.Event(), asyncio.Event()
+    delete = store.delete
+
+    async def answer_late(path, *arguments, **options):
+        await delete(path, *arguments, **options)
+        is_deleted.set()
+        await may_answer.wait()
+
+    monkeypatch.setattr(store, "delete", answer_late)
+    return is_deleted, may_answer
 
 
 async def store_is_away(*_arguments, **_options):
@@ -244,7 +252,7 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeyp
     work = await queue.take()
     assert work.ledger_id == 7
     monkeypatch.undo()
-    await until(nothing_goes_on)
+    await until(lambda: not store.env.late_tasks)
     assert queue.is_held(work)
     assert await store.exists(LOCK) is not None
     assert await queue.done(work)
@@ -254,15 +262,7 @@ async def test_a_lock_whose_answer_was_lost_is_found_again(store, queue, monkeyp
 async def test_a_ledger_whose_lock_is_being_given_back_is_not_taken(store, queue, monkeypatch):
     await queue.mark(7, [])
     work = await queue.take()
-    is_deleted, may_answer = asyncio.Event(), asyncio.Event()
-    delete = store.delete
-
-    async def answer_late(path, *arguments, **options):
-        await delete(path, *arguments, **options)
-        is_deleted.set()
-        await may_answer.wait()
-
-    monkeypatch.setattr(store, "delete", answer_late)
+    is_deleted, may_answer = answer_deletions_late(store, monkeypatch)
     releasing = asyncio.create_task(queue.release(work))
     await is_deleted.wait()
     assert await queue.take() is None
@@ -316,15 +316,7 @@ async def _is_free(queue):
 async def test_a_lock_that_is_on_its_way_back_is_taken_anew(store, queue, monkeypatch):
     work = await queue.take_this(7)
     before = await store.get(LOCK)
-    is_deleted, may_answer = asyncio.Event(), asyncio.Event()
-    delete = store.delete
-
-    async def answer_late(path, *arguments, **options):
-        await delete(path, *arguments, **options)
-        is_deleted.set()
-        await may_answer.wait()
-
-    monkeypatch.setattr(store, "delete", answer_late)
+    is_deleted, may_answer = answer_deletions_late(store, monkeypatch)
     queue.give_up(work)
     assert not queue.is_held(work)
     await is_deleted.wait()
@@ -365,7 +357,7 @@ async def test_who_closes_a_queue_and_its_store_leaves_nothing_behind(store, que
     await queue.take_this(7)
     queue.close()
     await store.close()
-    await until(nothing_goes_on)
+    await until(lambda: not store.env.late_tasks)
 
 
 async def test_the_lock_of_whoever_came_after_our_session_is_left_alone(store, queue, monkeypatch):

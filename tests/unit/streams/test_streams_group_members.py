@@ -64,6 +64,14 @@ class Member(Consumer):
         )
 
 
+async def joined(store: MemoryStore) -> Member:
+    """Return a member that has all partitions."""
+    member = Member(store)
+    await join_group(member)
+    await until(lambda: len(member.assignment) == 4)
+    return member
+
+
 def lose_answer(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, is_it: Callable[[Any], bool]
 ) -> asyncio.Event:
@@ -94,9 +102,7 @@ async def test_a_member_that_does_not_hear_that_it_joined_is_one_member(
     stores: tuple[MemoryStore, MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = stores
-    member = Member(store)
-    await join_group(member)
-    await until(lambda: len(member.assignment) == 4)
+    member = await joined(store)
     lost = lose_answer(store, monkeypatch, is_of_member)
     store._shared.end_session(store.session_id)  # a session that ends
     await until(lambda: lost.is_set() and len(member.assignment) == 4)
@@ -118,7 +124,7 @@ async def test_who_does_not_come_to_consume_is_no_member(
     with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
         await joining
     assert joining.cancelled() is is_cancelled
-    await until(lambda: not nodes._GIVING_UP)  # what goes on in the background
+    await until(lambda: not store.env.late_tasks)
     assert await group_of(other).members() == set()
 
 
@@ -126,9 +132,7 @@ async def test_a_member_of_whose_end_nobody_heard_leaves_all_the_same(
     stores: tuple[MemoryStore, MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other = stores
-    member = Member(store)
-    await join_group(member)
-    await until(lambda: len(member.assignment) == 4)
+    member = await joined(store)
     members_nodes: Any = member._nodes  # its store fails for so long, however often it asks
     release, asked = members_nodes.release, []
 
@@ -140,7 +144,7 @@ async def test_a_member_of_whose_end_nobody_heard_leaves_all_the_same(
 
     monkeypatch.setattr(members_nodes, "release", not_release)
     await member.close()
-    await until(lambda: not nodes._GIVING_UP)  # what goes on in the background
+    await until(lambda: not store.env.late_tasks)
     assert await group_of(other).members() == set()
     assert await group_of(other).claims() == {}
 

@@ -13,24 +13,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from quorumbook.env import logger
 from quorumbook.errors import (
-    LocalProtocolError,
-    MetadataError,
     MetadataVersionConflict,
     NodeExistsError,
     NoSuchNodeError,
     SessionExpiredError,
 )
 from quorumbook.ids import LedgerId
-from quorumbook.metadata.nodes import create_with_parents, text_record
+from quorumbook.metadata.nodes import create_with_parents, give_up_later, text_record
 from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.store import MetadataStore, Node
-
-_log = logger("metadata")
-#: A lock that could not be given back is tried again after this, then ever later.
-_RETRY_FIRST_S = 0.2
-_RETRY_LAST_S = 10.0
 
 
 class ReplicationLocks:
@@ -115,23 +107,15 @@ class ReplicationLocks:
         """Give locks back as soon as the store answers, unless they are taken again before."""
         self._unwanted |= self._ours.intersection(ledger_ids)
         if self._unwanted and (self._giving_back is None or self._giving_back.done()):
-            self._giving_back = asyncio.get_running_loop().create_task(self._give_back())
+            self._giving_back = give_up_later(self._store, self._give_back)
 
     async def _give_back(self) -> None:
-        pause_s = _RETRY_FIRST_S
         while self._unwanted:
-            try:
-                for ledger_id in sorted(self._unwanted):
-                    async with self._turn:
-                        if ledger_id in self._unwanted:
-                            await self.release(ledger_id)
-                            self._unwanted.discard(ledger_id)
-            except LocalProtocolError:
-                return  # the store was closed, and they went with its session
-            except MetadataError as error:
-                _log.warning("the lock of a ledger is not given back yet: %s", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _RETRY_LAST_S)
+            for ledger_id in sorted(self._unwanted):
+                async with self._turn:
+                    if ledger_id in self._unwanted:
+                        await self.release(ledger_id)
+                        self._unwanted.discard(ledger_id)
 
     async def _find(self, path: str) -> Node | None:
         """Return a lock's node if we can have made it; others share our session, not our name."""

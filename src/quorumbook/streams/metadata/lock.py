@@ -210,7 +210,7 @@ class StreamLock:
             if found is not None:
                 await self._store.delete(found.member)
 
-        self._leaving = give_up_later(leave)
+        self._leaving = give_up_later(self._store, leave)
 
     async def _wait_for_turn(self, member: str, *, may_wait: bool) -> bool:
         """Wait until a member is the first; False if it is not there any more."""
@@ -261,7 +261,7 @@ class StreamLock:
         try:
             await self._store.delete(member)
         except (MetadataUnavailableError, asyncio.CancelledError) as error:
-            self._leaving = give_up_later(partial(self._store.delete, member))
+            self._leaving = give_up_later(self._store, partial(self._store.delete, member))
             if isinstance(error, asyncio.CancelledError):
                 raise
         except MetadataError:
@@ -357,5 +357,5 @@ async def _leave(members: Mapping[StreamLock, str]) -> None:
         await asyncio.gather(*(lock._delete(member) for lock, member in members.items()))  # noqa: SLF001
     except asyncio.CancelledError:
         for member in members.values():
-            give_up_later(partial(store.delete, member))
+            give_up_later(store, partial(store.delete, member))
         raise

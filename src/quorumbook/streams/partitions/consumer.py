@@ -123,7 +123,7 @@ class Consumer(Closing):
         except BaseException:
             self._remove_callback()
             if self._member:
-                give_up_later(partial(self._nodes.leave, self._member))
+                give_up_later(self._nodes.store, partial(self._nodes.leave, self._member))
             raise
         self._task = asyncio.ensure_future(self._run())
         return self
@@ -155,7 +155,7 @@ class Consumer(Closing):
             await self._nodes.leave(self._member)
         except MetadataError as error:
             _log.warning("%r goes later: %s", self, error)
-            give_up_later(partial(self._nodes.leave, self._member))
+            give_up_later(self._nodes.store, partial(self._nodes.leave, self._member))
         finally:
             await asyncio.gather(*map(self._drop, list(self._shares)))
             await asyncio.gather(*self._ending)
