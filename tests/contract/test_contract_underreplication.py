@@ -181,7 +181,7 @@ async def test_asking_for_an_audit_changes_no_delay(queues, store, monkeypatch):
     asked = await two.lost_bookie_delay()
     assert (asked.seconds, rivals) == (60, [])
     # Once more than the operator: what it said is said again, which has the auditor look.
-    assert asked.revision[1] == after.revision[1] + 2
+    assert asked.revision.version == after.revision.version + 2
 
 
 async def test_the_time_of_a_check_that_is_set_is_noticed(queues):

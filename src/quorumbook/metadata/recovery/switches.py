@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import re
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -39,7 +40,7 @@ from quorumbook.metadata.nodes import (
     with_living_session,
 )
 from quorumbook.metadata.paths import TreePaths
-from quorumbook.metadata.store import MetadataStore, Watch
+from quorumbook.metadata.store import MetadataStore, Revision, Watch
 from quorumbook.protocol.messages import message_class
 
 _TYPE, _VERSION = "BASIC", 1
@@ -62,7 +63,7 @@ class LostBookieDelay(NamedTuple):
 
     seconds: int
     #: Differs whenever it was set in between, also to the same value.
-    revision: tuple[int, int]
+    revision: Revision
 
 
 class LastCheck(NamedTuple):
@@ -71,7 +72,7 @@ class LastCheck(NamedTuple):
     #: By the wall clock of who ran it; None if none ever ended, 0 if one is asked for.
     ended_at_ms: int | None
     #: Differs whenever the time was set in between, also to the same value; None: never set.
-    revision: tuple[int, int] | None
+    revision: Revision | None
 
 
 class RecoverySwitches:
@@ -128,7 +129,7 @@ class RecoverySwitches:
         text = node.data.decode("latin-1")
         if not re.fullmatch(r"-?[0-9]{1,10}", text):
             raise MetadataFormatError(f"metadata node {path} holds {node.data[:40]!r}, no seconds")
-        return LostBookieDelay(int(text), (node.creation_id, node.version))
+        return LostBookieDelay(int(text), node.revision)
 
     async def lost_bookie_delay_s(self) -> int | None:
         """Return that delay alone."""
@@ -165,21 +166,15 @@ class RecoverySwitches:
                     "nobody was auditor yet, so no delay is set for lost bookies; the first one "
                     "looks for them when it begins"
                 )
-            if await self._set_alike(path, delay):
+            data, revision = str(delay.seconds).encode(), delay.revision
+            ask = partial(self._store.set, path, data, *revision)
+            # To find these bytes does not tell that they were written anew.
+            with contextlib.suppress(
+                MetadataVersionConflict, NoSuchNodeError, MetadataFateUnknownError
+            ):
+                await with_living_session(self._store, ask)
                 return
         raise MetadataUnavailableError(f"metadata node {path} is changed by others all the time")
-
-    async def _set_alike(self, path: str, delay: LostBookieDelay) -> bool:
-        """Set a delay to what it is, unless it was set meanwhile."""
-        creation_id, version = delay.revision
-        data = str(delay.seconds).encode()
-        try:
-            await with_living_session(
-                self._store, lambda: self._store.set(path, data, version, creation_id)
-            )
-        except (MetadataVersionConflict, NoSuchNodeError, MetadataFateUnknownError):
-            return False
-        return True
 
     async def last_check(self, check: PeriodicCheck, watch: Watch | None = None) -> LastCheck:
         """Return when a check ended last.
@@ -199,7 +194,7 @@ class RecoverySwitches:
         except DecodeError as error:
             raise MetadataFormatError(f"metadata node {path} cannot be understood") from error
         ended_at_ms = int(getattr(message, field)) if message.HasField(field) else None
-        return LastCheck(ended_at_ms, (node.creation_id, node.version))
+        return LastCheck(ended_at_ms, node.revision)
 
     async def checked_at_ms(self, check: PeriodicCheck) -> int | None:
         """Return when a check ended last; None if it never did, 0 if it is asked for."""
@@ -225,8 +220,7 @@ class RecoverySwitches:
             if before.revision is None:
                 await create_with_parents(store, path, data)
             else:
-                creation_id, version = before.revision
-                await store.set(path, data, version, creation_id)
+                await store.set(path, data, *before.revision)
 
         try:
             await with_living_session(store, put)
