@@ -32,6 +32,18 @@ def judged(
     return now, list(free)
 
 
+async def put_back(tmp_path: Path) -> tuple[World, Garbage]:
+    """Return a bookie whose metadata were put back to a backup, and lack one of its ledgers."""
+    world = World(tmp_path)
+    await filled(world, *range(12), 40)
+    garbage = Garbage(world, *range(12), 40)
+    garbage.cluster.next_id = 41
+    await garbage.collect()
+    garbage.cluster.ledger_ids.remove(40)
+    garbage.cluster.next_id = 30
+    return world, garbage
+
+
 @pytest.mark.parametrize("known", [8, 30, 100, 5000])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.6, 1.0])
 def test_r27_a_large_share_waits_and_a_small_one_or_a_few_do_not(known: int, share: float) -> None:
@@ -131,13 +143,7 @@ async def test_r27_what_waits_is_kept_over_restarts_and_the_loss_of_the_index(
 async def test_r27_an_approval_counts_that_comes_while_a_pass_judges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(tmp_path)
-    await filled(world, *range(12), 40)
-    garbage = Garbage(world, *range(12), 40)
-    garbage.cluster.next_id = 41
-    await garbage.collect()
-    garbage.cluster.ledger_ids.remove(40)
-    garbage.cluster.next_id = 30
+    world, garbage = await put_back(tmp_path)
     await garbage.collect()
     await garbage.collect()
     # The verdict is another one than before, and written down.
@@ -177,13 +183,7 @@ async def test_r27_a_full_disk_keeps_no_small_deletion_waiting_for_a_note(tmp_pa
 async def test_r27_what_a_full_disk_refused_of_a_note_is_written_by_the_next_pass(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path)
-    await filled(world, *range(12), 40)
-    garbage = Garbage(world, *range(12), 40)
-    garbage.cluster.next_id = 41
-    await garbage.collect()
-    garbage.cluster.ledger_ids.remove(40)
-    garbage.cluster.next_id = 30
+    world, garbage = await put_back(tmp_path)
     failing = world.disk.faults.fail("write", NAME)
     await garbage.collect()
     assert failing.hits == 1
@@ -200,13 +200,7 @@ async def test_r27_what_a_full_disk_refused_of_a_note_is_written_by_the_next_pas
 
 
 async def test_r27_an_approval_that_was_not_written_down_lets_nothing_go(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    await filled(world, *range(12), 40)
-    garbage = Garbage(world, *range(12), 40)
-    garbage.cluster.next_id = 41
-    await garbage.collect()
-    garbage.cluster.ledger_ids.remove(40)
-    garbage.cluster.next_id = 30
+    world, garbage = await put_back(tmp_path)
     await garbage.collect()
     await garbage.collect()
     hold = await garbage.collector.hold()
