@@ -23,6 +23,7 @@ from quorumbook.errors import NoSuchEntryError, QuorumbookError
 if TYPE_CHECKING:
     from quorumbook import BookKeeper
     from quorumbook.client.context import Context
+    from quorumbook.client.writing.writer import LedgerWriter
     from quorumbook.ids import BookieId, EntryId, LedgerId
     from quorumbook.ledger.metadata import LedgerMetadata
     from quorumbook.protocol.digest import Digester
@@ -142,24 +143,35 @@ async def tell(watching: asyncio.Task[None], seen: HealingDemo, say: Callable[[s
     )
 
 
-async def wait_for_last_copies(bk: BookKeeper, metadata: LedgerMetadata, entry_id: EntryId) -> None:
-    """Wait until all bookies of the last ensemble have the last entry, and so all before it.
+async def wait_for_last_copies(
+    bk: BookKeeper, writer: LedgerWriter, entry_id: EntryId, killed: BookieId
+) -> None:
+    """Wait until all living bookies that should have the last entry do, and so all before it.
 
     An ack quorum has what was acknowledged.  Where a writer crashes, the other copies of its last
-    entries may be missing, which only an audit of all replicas finds: another story.
+    entries may be missing, which only an audit of all replicas finds: another story.  What the
+    killed one lacks, auto-recovery copies: it is still in the ensemble where everything was
+    acknowledged before its place was given to another.
     """
+    seal = _digester_of(writer.metadata)
+    async with patience.timeout(_HEALED_WITHIN_S):
+        for bookie_id in writer.metadata.fragment_of(entry_id).ensemble:
+            while bookie_id != killed:
+                if await _has(client_context(bk), seal, writer.id, bookie_id, entry_id):
+                    break
+                await asyncio.sleep(_LOOK_S)
+
+
+async def _has(
+    context: Context, seal: Digester, ledger_id: LedgerId, bookie_id: BookieId, entry_id: EntryId
+) -> bool:
     from quorumbook.autorecovery.copying.verified_reads import read_verified
 
-    context, seal = client_context(bk), _digester_of(metadata)
-    asked = range(entry_id, entry_id + 1)
-    async with patience.timeout(_HEALED_WITHIN_S):
-        for bookie_id in metadata.last_fragment.ensemble:
-            while True:
-                try:
-                    await read_verified(context, seal, metadata.ledger_id, bookie_id, asked)
-                    break
-                except NoSuchEntryError:
-                    await asyncio.sleep(_LOOK_S)
+    try:
+        await read_verified(context, seal, ledger_id, bookie_id, range(entry_id, entry_id + 1))
+    except NoSuchEntryError:
+        return False
+    return True
 
 
 async def verify_copies(

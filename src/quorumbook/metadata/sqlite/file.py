@@ -117,7 +117,7 @@ def metadata_error(error: sqlite3.Error, path: str) -> MetadataError:
         )
     if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return MetadataUnavailableError(
-            f"metadata file {path} was held by another process for {BUSY_TIMEOUT_S:g} s"
+            f"metadata file {path} is held by another process, which does not let go of it"
         )
     return MetadataUnavailableError(f"metadata file {path}: {error}")
 
