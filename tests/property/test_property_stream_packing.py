@@ -15,7 +15,7 @@ from quorumbook.streams.reading.chunks import Chunks
 from quorumbook.streams.reading.entries import decode_user_records
 from quorumbook.streams.writing import packing, pending
 from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PackedEntry, PendingAppend
+from quorumbook.streams.writing.pending import PendingAppend
 from quorumbook.streams.writing.producers import Producers
 
 appends = st.tuples(st.just("append"), st.lists(st.binary(max_size=60), min_size=1, max_size=12))
@@ -57,7 +57,7 @@ class World:
             producer=producer, producers=self.producers,
         )  # fmt: skip
         self.has_producer = producer is not None
-        self.flying: list[PackedEntry] = []
+        self.flying: list[bytes] = []
         self.stored: list[list[bytes]] = []
         self.appends: list[PendingAppend] = []
         self.finished: list[PendingAppend] = []
@@ -89,20 +89,21 @@ class World:
 
     def pack(self, count: int) -> None:
         for _ in range(count):
-            entry = self.state.pack(1_000)
-            if entry is not None:
-                self.flying.append(entry)
+            run = self.state.pack(1_000, count, 1 << 20)
+            if run is not None:
+                self.flying += run.entries
 
     def confirm(self, count: int) -> None:
-        for entry in self.flying[:count]:
-            self.stored[-1].append(entry.data)
-            self.finished += self.state.on_confirmed(entry)
+        last = self.state.tail.confirmed_entry + min(count, len(self.flying))
+        while (run := self.state.oldest(last)) is not None:
+            self.finished += self.state.on_confirmed(run)
+        self.stored[-1] += self.flying[:count]
         del self.flying[:count]
 
     def fail(self, kept: int) -> None:
         stored = self.flying[:kept]
-        last = stored[-1].entry_id if stored else self.state.tail.confirmed_entry
-        self.stored[-1] += [entry.data for entry in stored]
+        last = self.state.tail.confirmed_entry + len(stored)
+        self.stored[-1] += stored
         self.finished += self.state.on_segment_failed(last)
         self.flying.clear()
         self.state.end_segment()

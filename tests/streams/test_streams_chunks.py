@@ -50,7 +50,7 @@ async def leave_unfinished(writer: StreamWriter, payload: bytes) -> Appended:
     pump, count = pump_of(writer), 0
     append_all = pump.segments.append_all
 
-    def send_two(entries: list[pending.PackedEntry], watcher: Watcher) -> None:
+    def send_two(entries: list[pending.PackedRun], watcher: Watcher) -> None:
         nonlocal count
         sent = entries[: 2 - count]
         count += len(sent)
@@ -171,7 +171,7 @@ async def test_a_segment_that_fails_within_a_record_does_not_split_it(
         segments, count, has_failed = pump_of(writer).segments, 0, False
         append_all = segments.append_all
 
-        def fail_third(entries: list[pending.PackedEntry], watcher: Watcher) -> None:
+        def fail_third(entries: list[pending.PackedRun], watcher: Watcher) -> None:
             nonlocal count, has_failed
             sent = entries if has_failed else entries[: 2 - count]
             count += len(sent)

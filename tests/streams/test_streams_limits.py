@@ -23,7 +23,7 @@ from quorumbook.streams.errors import AccessDeniedError, QuotaExceededError
 from quorumbook.streams.stream_context import namespace_store
 from quorumbook.streams.writing import pump
 from quorumbook.streams.writing.limits import RateLimit
-from quorumbook.streams.writing.pending import PackedEntry
+from quorumbook.streams.writing.pending import PackedRun
 from quorumbook.testing import LocalCluster
 
 _SECOND = 1_000_000_000
@@ -124,7 +124,7 @@ async def test_what_is_on_its_way_is_bounded_and_sent_in_pieces(
         segments, state = pump_of(writer).segments, pump_of(writer).state
         append_all, sizes = segments.append_all, []
 
-        def watched(entries: list[PackedEntry], watcher: Watcher) -> None:
+        def watched(entries: list[PackedRun], watcher: Watcher) -> None:
             sizes.append(sum(entry.size_bytes for entry in entries))
             assert state.in_flight_bytes < 310_100
             append_all(entries, watcher)
@@ -133,6 +133,41 @@ async def test_what_is_on_its_way_is_bounded_and_sent_in_pieces(
         await writer.append_batch([b"x" * 1000] * 1000)
         assert max(sizes) < 70_100
         assert sum(sizes) > 1_000_000
+
+
+@pytest.mark.parametrize("limit", [{"roll_entries": 10}, {"roll_bytes": 5000}])
+async def test_entries_packed_together_end_where_a_segment_is_full(
+    ns: Namespace, limit: dict[str, int]
+) -> None:
+    await ns.create_stream("s", policy=StreamPolicy(**limit))
+    stream = ns.stream("s")
+    async with stream.writer(batch_bytes=1024) as writer:
+        batch = await writer.append_batch([b"%01000d" % n for n in range(38)])
+    counts = [segment.metadata.record_count for segment in await stream.segments()]
+    # An entry has 1,071 bytes; the one that fills a segment is its last.
+    assert counts == ([10, 10, 10, 8] if "roll_entries" in limit else [5] * 7 + [3])
+    assert [each.position.entry for each in batch] == [n for count in counts for n in range(count)]
+    async with stream.reader(tail=False) as reader:
+        assert [int(record.payload) async for record in reader] == [*range(38)]
+
+
+async def test_entries_packed_together_are_no_more_than_may_be_on_their_way(
+    ns: Namespace,
+) -> None:
+    await ns.create_stream("s")
+    async with ns.stream("s").writer(batch_bytes=1024, max_in_flight_entries=7) as writer:
+        segments, state = pump_of(writer).segments, pump_of(writer).state
+        append_all, most = segments.append_all, 0
+
+        def watched(runs: list[PackedRun], watcher: Watcher) -> None:
+            nonlocal most
+            most = max(most, len(runs[0].entries))
+            assert state.in_flight <= 7
+            append_all(runs, watcher)
+
+        segments.append_all = watched
+        await writer.append_batch([b"x" * 1000] * 100)
+        assert most == 7
 
 
 async def test_a_stream_takes_no_more_than_it_may_hold(ns: Namespace, other: Namespace) -> None:

@@ -162,9 +162,9 @@ def test_streams_that_nobody_has_open_are_forgotten_beyond_a_thousand() -> None:
 def test_the_append_histogram_counts_records_below_each_bound() -> None:
     metrics = StreamMetrics()
     numbers: StreamNumbers = metrics.of("/n", "s")
-    numbers.on_stored(10, 1000, 1_000_000)
-    numbers.on_stored(5, 500, 3_000_000)
-    numbers.on_stored(1, 100, 99_000_000_000)
+    numbers.on_stored(1, 10, 1000, 1_000_000)
+    numbers.on_stored(2, 5, 500, 3_000_000)
+    numbers.on_stored(1, 1, 100, 99_000_000_000)
     found = shown(metrics)
     name = "stream_writer_append_seconds_bucket"
     counts = {

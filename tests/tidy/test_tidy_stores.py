@@ -56,7 +56,6 @@ HOT = {
     ("storage/reading/reads.py", "self.statistics"),
     ("storage/writes.py", "handle"),
     ("streams/writing/intake.py", "self.window"),
-    ("streams/writing/packing.py", "entry"),
     ("streams/writing/packing.py", "pending"),
     ("streams/writing/packing.py", "self.tail"),
     ("streams/writing/packing.py", "tail"),

@@ -78,12 +78,12 @@ class StreamNumbers:
         #: Records by how long they took, the last for whatever is above all bounds.
         self.appends = [0] * (len(_BOUNDS_S) + 1)
 
-    def on_stored(self, records: int, size_bytes: int, took_ns: int) -> None:
-        """Count an entry that is safe, and how long ago its first record was appended."""
+    def on_stored(self, entries: int, records: int, size_bytes: int, took_ns: int) -> None:
+        """Count entries that are safe, and how long ago their first record was appended."""
         took_s = took_ns / _NS
         self.records_written += records
         self.bytes_written += size_bytes
-        self.entries_written += 1
+        self.entries_written += entries
         self.append_sum_s += took_s * records
         self.appends[bisect_left(_BOUNDS_S, took_s)] += records
 

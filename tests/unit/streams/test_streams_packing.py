@@ -9,7 +9,7 @@ from quorumbook.streams.format.records import CONTROL, END_TXID, decode_records
 from quorumbook.streams.writing import packing
 from quorumbook.streams.writing.appended import Placement
 from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
+from quorumbook.streams.writing.pending import PackedRun, PendingAppend, single
 from quorumbook.streams.writing.producers import Producers
 
 
@@ -21,16 +21,16 @@ def state_of(last_txid: int = -1, **options: object) -> PackState:
     return made
 
 
-def packed(state: PackState) -> list[PackedEntry]:
+def packed(state: PackState) -> list[PackedRun]:
     entries = []
     while (entry := state.pack(1)) is not None:
         entries.append(entry)
     return entries
 
 
-def txids(entry: PackedEntry) -> list[tuple[bool, int]]:
+def txids(entry: PackedRun) -> list[tuple[bool, int]]:
     """Return of each record of an entry whether it is a control record, and its id."""
-    records = decode_records(decode_entry(entry.data))
+    records = decode_records(decode_entry(entry.entries[0]))
     return [(bool(record.flags & CONTROL), record.txid) for record in records]
 
 
@@ -73,7 +73,7 @@ def test_what_is_packed_anew_after_a_failure_tells_the_same_ids() -> None:
     state.append(PendingAppend([b"a", b"b"], None), (1, 2))
     state.append(PendingAppend([b"c"], None), (5,))
     before = packed(state)
-    assert state.on_segment_failed(before[0].entry_id) == []
+    assert state.on_segment_failed(before[0].first_entry_id) == []
     state.end_segment()
     tail = state.begin_segment(2, 2)
     # What is known of a segment in which nothing is stored yet is what came before it.
@@ -92,7 +92,7 @@ def test_a_snapshot_that_is_alone_in_its_entry_has_the_id_before_what_follows() 
     alone, entry = packed(state)
     assert (txids(alone), txids(entry)) == ([(True, 3)], [(True, 3), (False, 8)])
     # Should it be all that is stored, the segment ends with what was before it.
-    state.on_segment_failed(alone.entry_id)
+    state.on_segment_failed(alone.first_entry_id)
     assert state.tail is not None
     assert state.tail.confirmed_txid == 3
 

@@ -13,8 +13,9 @@ from quorumbook.streams.format.envelope import encode_entry
 from quorumbook.streams.format.plain_entries import decode_plain_entry, encode_lone_record
 from quorumbook.streams.format.records import CONTROL, encode_record
 from quorumbook.streams.reading.entries import decode_user_records
+from quorumbook.streams.writing import packing
 from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PackedEntry, PendingAppend, single
+from quorumbook.streams.writing.pending import PendingAppend, single
 from quorumbook.streams.writing.producers import Producers
 
 
@@ -82,58 +83,103 @@ def _state(**options: object) -> PackState:
     return made
 
 
-def _packed(state: PackState) -> list[PackedEntry]:
-    entries = []
-    while (entry := state.pack(1)) is not None:
-        entries.append(entry)
-    return entries
+def _packed(state: PackState, dice: random.Random | None) -> list[tuple[bytes, int, int]]:
+    """Pack all there is, several entries together if there are dice."""
+    entries: list[tuple[bytes, int, int]] = []
+    limits = (1, 1)
+    while True:
+        if dice is not None:
+            limits = dice.randrange(1, 9), dice.choice((1, 500, 2000, 1 << 20))
+        run = state.pack(1, *limits)
+        if run is None:
+            return entries
+        assert len(run.entries) <= limits[0]
+        assert sum(map(len, run.entries[:-1])) < limits[1]
+        assert run.size_bytes == sum(map(len, run.entries))
+        each = run.record_count // len(run.entries)
+        entries += [(data, each, run.last_slot) for data in run.entries]
 
 
-def _both_ways(monkeypatch: pytest.MonkeyPatch, seed: int, **options: object) -> None:
-    """Pack the same appends, once by the long way alone."""
-    found = []
-    for is_short in (True, False):
-        if not is_short:
-            monkeypatch.setattr(PackState, "_is_lone", lambda state: False)
-        dice = random.Random(seed)
-        state = _state(**options)
-        seen: list[object] = []
-        for _ in range(60):
-            for _ in range(dice.randrange(1, 6)):
-                size = dice.choice((0, 1, 90, 200, 330, 1000))
-                if dice.random() < 0.8:
-                    carried = Attributes(b"key") if dice.random() < 0.2 else None
-                    state.append(single(b"x" * size, None, attributes=carried), None)
-                else:
-                    payloads = [b"y" * size] * dice.randrange(1, 4)
-                    if dice.random() < 0.5:
-                        sizes = dice.choices((0, 90, 200, 330, 1000), k=dice.randrange(1, 7))
-                        payloads = [b"z" * each for each in sizes]
-                    state.append(PendingAppend(payloads, None), None)
-            entries = _packed(state)
-            seen += [(entry.data, entry.record_count, entry.last_slot) for entry in entries]
-            seen.append((state.queued_count, state.in_flight_bytes, state.next_to_pack))
-            if dice.random() < 0.2 and entries:
-                last = dice.randrange(-1, len(entries))
-                state.on_segment_failed(entries[last].entry_id if last >= 0 else -1)
-                state.end_segment()
-                state.begin_segment(2, 2)
-                entries = _packed(state)
-                seen += [entry.data for entry in entries]
-            for entry in entries[: len(entries) if dice.random() < 0.9 else 1]:
-                if state.oldest is entry:
-                    seen += [pending.result() for pending in state.on_confirmed(entry)]
-        found.append([repr(each) for each in seen])
-        monkeypatch.undo()
-    assert found[0] == found[1]
+def _as_seen(seed: int, together: random.Random | None, **options: object) -> list[str]:
+    """Return what becomes of the same appends; packed together by these dice, if any."""
+    dice = random.Random(seed)
+    state = _state(**options)
+    seen: list[object] = []
+    for _ in range(60):
+        for _ in range(dice.randrange(1, 6)):
+            size = dice.choice((0, 1, 90, 200, 330, 1000))
+            if dice.random() < 0.8:
+                carried = Attributes(b"key") if dice.random() < 0.2 else None
+                state.append(single(b"x" * size, None, attributes=carried), None)
+            else:
+                payloads = [dice.randbytes(size) for _ in range(dice.choice((1, 2, 3, 20, 50)))]
+                if dice.random() < 0.3:
+                    sizes = dice.choices((0, 90, 200, 330, 1000), k=dice.randrange(1, 7))
+                    payloads = [b"z" * each for each in sizes]
+                txids = None
+                if dice.random() < 0.5:
+                    steps = [dice.randrange(3) for _ in payloads]
+                    txids = [state.last_txid + sum(steps[: n + 1]) for n in range(len(steps))]
+                state.append(PendingAppend(payloads, None), txids)
+        entries = _packed(state, together)
+        seen += entries
+        seen.append((state.queued_count, state.in_flight, state.in_flight_bytes))
+        assert state.tail is not None
+        first = state.tail.confirmed_entry + 1
+        if dice.random() < 0.2:
+            found = dice.randrange(first - 1, state.tail.entries)
+            seen += [pending.result() for pending in state.on_segment_failed(found)]
+            state.end_segment()
+            state.begin_segment(2, 2)
+            seen += _packed(state, together)
+        assert state.tail is not None
+        last = state.tail.entries - 1
+        if dice.random() < 0.2:
+            last = dice.randrange(state.tail.confirmed_entry, last + 1)
+        while (run := state.oldest(last)) is not None:
+            assert run.last_entry_id <= last
+            seen += [_told(pending) for pending in state.on_confirmed(run)]
+        assert state.tail.confirmed_entry == last
+        seen.append((state.in_flight, state.in_flight_bytes, state.confirmed_to))
+    return [repr(each) for each in seen]
+
+
+def _told(pending: PendingAppend) -> list[object]:
+    return [pending.first_sequence_id, *pending.each()]
+
+
+def _every_way(monkeypatch: pytest.MonkeyPatch, seed: int, **options: object) -> None:
+    """Pack the same appends by the short ways, and by the long one alone."""
+    monkeypatch.setattr(packing, "SNAPSHOT_EVERY", 5)
+    short = _as_seen(seed, None, **options)
+    for other in range(3):
+        assert _as_seen(seed, random.Random(other), **options) == short
+    monkeypatch.setattr(PackState, "_has_plain_entry", lambda *_: False)
+    assert _as_seen(seed, None, **options) == short
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_writer_packs_the_same_either_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    _both_ways(monkeypatch, seed)
-    _both_ways(monkeypatch, seed, producers=Producers())
-    _both_ways(monkeypatch, seed, producers=Producers(), producer="p")
+def test_a_writer_packs_the_same_every_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    _every_way(monkeypatch, seed)
+    _every_way(monkeypatch, seed, batch_bytes=3000)
+    _every_way(monkeypatch, seed, producers=Producers())
+    _every_way(monkeypatch, seed, producers=Producers(), producer="p")
 
 
-def test_a_compressing_writer_packs_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    _both_ways(monkeypatch, 7, codec=Codec.LZ4)
+def test_a_compressing_writer_packs_the_same_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    _every_way(monkeypatch, 7, codec=Codec.LZ4)
+
+
+@pytest.mark.parametrize("each", [1, 2, 9])
+def test_entries_of_an_append_are_packed_together(each: int) -> None:
+    state = _state(batch_bytes=64 + each * 60)
+    state.append(PendingAppend([b"%040d" % n for n in range(each * 12)], None), None)
+    run = state.pack(1, 10, 1 << 20)
+    assert run is not None
+    assert (len(run.entries), run.record_count, run.last_slot) == (10, 10 * each, each)
+    found = [decode_plain_entry(entry) for entry in run.entries]
+    assert [plain.count_before for plain in found if plain] == [n * each for n in range(10)]
+    txids = [txid for plain in found if plain for txid in plain.txids]
+    assert txids == [*range(10 * each)]
+    assert state.in_flight == 10

@@ -8,7 +8,9 @@ other; a writer with small entries makes nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, count, repeat
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception by its nature
 from typing import NamedTuple, overload
@@ -22,7 +24,8 @@ _NOTE = encode_time_note(0)
 _NOTE_HEAD = _NOTE[:-_TIME_SIZE_BYTES]
 _NOTE_SIZE_BYTES = len(_NOTE)
 _ENVELOPE_HEAD = encode_entry(b"")[: ENVELOPE_SIZE_BYTES - 8]
-_LAYOUT = Struct(f">{len(_ENVELOPE_HEAD)}siiQqi{len(_NOTE_HEAD)}sqQqi")
+_HEAD_FORMAT = f">{len(_ENVELOPE_HEAD)}siiQqi{len(_NOTE_HEAD)}sq"
+_LAYOUT = Struct(_HEAD_FORMAT + "Qqi")
 _BEFORE_PAYLOAD_BYTES = _LAYOUT.size - ENVELOPE_SIZE_BYTES
 _BEFORE_RECORDS_BYTES = _LAYOUT.size - HEADER_SIZE_BYTES
 _POSITIONS = 1 << 32
@@ -64,6 +67,50 @@ def encode_lone_record(
         )
         + payload
     )  # fmt: skip
+
+
+def encode_plain_entries(
+    count_before: int,
+    time_ms: int,
+    txid_before: int,
+    txids: Sequence[int],
+    payloads: Sequence[bytes],
+    each: int,
+) -> list[bytes]:
+    """Return entries with so many user records each, all of one size.
+
+    Args:
+        count_before: How many user records the segment has before them.
+        time_ms: When the entries are made.
+        txid_before: The transaction id of the record before them; -1: there is none.
+        txids: Theirs.
+        payloads: The records, as many as fill entries.
+        each: How many of them an entry has.
+    """
+    size = len(payloads[0])
+    layout = _plain_layout(size, each)
+    stored = layout.size - ENVELOPE_SIZE_BYTES
+    step = each << 16
+    columns: list[Iterable[object]] = [
+        repeat(_ENVELOPE_HEAD), repeat(stored), repeat(stored),
+        count(count_before << 16 | CONTROL, step),
+        chain((txid_before,), txids[each - 1 :: each]),
+        repeat(_NOTE_SIZE_BYTES), repeat(_NOTE_HEAD), repeat(time_ms),
+    ]  # fmt: skip
+    for i in range(each):
+        positions = count((count_before + 1 + i) << 16, step)
+        columns += (positions, txids[i::each], repeat(size), payloads[i::each])
+    return list(map(layout.pack, *columns))
+
+
+def plain_entry_size(record_bytes: int, count: int) -> int:
+    """Return how many bytes an entry has that holds so many records of a size."""
+    return _BEFORE_RECORDS_BYTES + count * (HEADER_SIZE_BYTES + record_bytes)
+
+
+@lru_cache(maxsize=64)
+def _plain_layout(size_bytes: int, each: int) -> Struct:
+    return Struct(f"{_HEAD_FORMAT}{f'Qqi{size_bytes}s' * each}")
 
 
 def decode_plain_entry(entry: bytes) -> PlainEntry | None:

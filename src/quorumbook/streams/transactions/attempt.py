@@ -43,7 +43,7 @@ from quorumbook.streams.transactions.grafting import Draft, HandedRows
 from quorumbook.streams.transactions.nodes import TransactionNodes
 from quorumbook.streams.transactions.origin import TRANSACTION_KEY, Origin
 from quorumbook.streams.transactions.state import AttemptName, AttemptRecord, Identity
-from quorumbook.streams.writing.packing import check_txids
+from quorumbook.streams.writing.pending import check_txids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

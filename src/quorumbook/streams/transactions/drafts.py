@@ -14,7 +14,7 @@ from quorumbook.streams.errors import RecordTooLargeError
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.transactions.grafting import Draft
 from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PackedEntry, PendingAppend
+from quorumbook.streams.writing.pending import PackedRun, PendingAppend
 
 #: So much is handed to the client at once; its window has room for several of these.
 _CHUNK_ENTRIES = 500
@@ -124,11 +124,11 @@ class StreamDraft:
         self._queued_bytes -= sum(
             pending.size_of(first, count) for pending, first, count, _ in entry.parts
         )
-        future = await append_entry(self._ledger, entry.data)
+        future = await append_entry(self._ledger, entry.entries[0])
         future.add_done_callback(lambda done: self._on_stored(entry, done))
         return True
 
-    def _on_stored(self, entry: PackedEntry, done: asyncio.Future[int]) -> None:
+    def _on_stored(self, entry: PackedRun, done: asyncio.Future[int]) -> None:
         # A failure ends the ledger's writer too, which says so to whoever appends or closes.
         if not done.cancelled() and done.exception() is None:
             self._pack.on_confirmed(entry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.streams.errors import TxidOutOfOrderError
@@ -25,7 +26,11 @@ from quorumbook.streams.format.control import (
     encode_time_note,
 )
 from quorumbook.streams.format.envelope import encode_entry_of
-from quorumbook.streams.format.plain_entries import encode_lone_record
+from quorumbook.streams.format.plain_entries import (
+    encode_lone_record,
+    encode_plain_entries,
+    plain_entry_size,
+)
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.format.records import (
     CONTROL,
@@ -40,8 +45,11 @@ from quorumbook.streams.format.records import (
 )
 from quorumbook.streams.writing.pending import (
     MAX_ATOMIC_SIZE_BYTES,
-    PackedEntry,
+    PackedPart,
+    PackedRun,
     PendingAppend,
+    SegmentTail,
+    check_txids,
     new_placement,
     new_position,
     row_size,
@@ -53,63 +61,8 @@ _HEAD_SIZE_BYTES = 64
 _INLINE_SNAPSHOT_BYTES = 1024
 #: Appends of a producer's in one entry; the note says of each which numbers it has.
 _MAX_NOTED_APPENDS = 128
-
-
-def check_txids(txids: Sequence[int], count: int, before: int | None) -> None:
-    """Check the transaction ids of records.
-
-    Args:
-        txids: One for each.
-        count: How many records there are.
-        before: That of the record before, below which none may be; None: they are in any order.
-
-    Raises:
-        TxidOutOfOrderError: one is none, or below one before it.
-    """
-    if len(txids) != count:
-        raise TxidOutOfOrderError(f"{len(txids)} transaction ids for {count} records")
-    for txid in txids:
-        if not 0 <= txid <= MAX_USER_TXID:
-            raise TxidOutOfOrderError(f"transaction id {txid} is not between 0 and 2^63 - 2")
-        if before is not None:
-            if txid < before:
-                raise TxidOutOfOrderError(
-                    f"transaction id {txid} is below {before}, which was appended before it"
-                )
-            before = txid
-
-
-class SegmentTail:
-    """What is in the segment that is being written."""
-
-    __slots__ = (
-        "confirmed_count",
-        "confirmed_entry",
-        "confirmed_slot",
-        "confirmed_txid",
-        "entries",
-        "further_chunks",
-        "latest_ms",
-        "ledger_id",
-        "number",
-        "record_count",
-        "size_bytes",
-    )
-
-    def __init__(self, number: int, ledger_id: LedgerId, txid_before: int) -> None:
-        self.number = number
-        self.ledger_id = ledger_id
-        #: What was packed into it.
-        self.entries = 0
-        self.record_count = self.further_chunks = 0
-        self.size_bytes = 0
-        #: When its last entry was made; does not go back with the clock, or searches by time fail.
-        self.latest_ms = 0
-        #: What is known to be stored in it.
-        self.confirmed_count = 0
-        self.confirmed_entry: EntryId = -1
-        self.confirmed_slot = -1
-        self.confirmed_txid = txid_before
+#: Entries of more records are not made together: it would be no faster.
+_MOST_RECORDS_EACH = 64
 
 
 class PackState:
@@ -149,24 +102,15 @@ class PackState:
         #: Whoever has a lower sequence id is stored.
         self.confirmed_to = next_sequence_id
         self._queue: deque[PendingAppend] = deque()
-        self._in_flight: deque[PackedEntry] = deque()
-        self.in_flight_bytes = 0
+        self._in_flight: deque[PackedRun] = deque()
+        #: How many entries are on their way, and of what size.
+        self.in_flight = self.in_flight_bytes = 0
         self.queued_count = 0
         self.tail: SegmentTail | None = None
 
     @property
-    def in_flight(self) -> int:
-        """How many entries are on their way."""
-        return len(self._in_flight)
-
-    @property
-    def oldest(self) -> PackedEntry | None:
-        """The entry that is confirmed next; None if none is on its way."""
-        return self._in_flight[0] if self._in_flight else None
-
-    @property
-    def under_way(self) -> tuple[PackedEntry, ...]:
-        """The entries on their way, in order."""
+    def under_way(self) -> tuple[PackedRun, ...]:
+        """What is on its way, in order."""
         return tuple(self._in_flight)
 
     @property
@@ -238,32 +182,40 @@ class PackState:
             The appends that are complete with what it holds.
         """
         finished: list[PendingAppend] = []
-        while self._in_flight and self._in_flight[0].entry_id <= last_entry:
-            finished += self.on_confirmed(self._in_flight[0])
+        while (run := self.oldest(last_entry)) is not None:
+            finished += self.on_confirmed(run)
         while self._in_flight:
-            entry = self._in_flight.pop()
-            for pending, first, count, _ in reversed(entry.parts):
+            for pending, first, count, _ in reversed(self._in_flight.pop().parts):
                 pending.packed = first
                 self.queued_count += count
                 if not self._queue or self._queue[0] is not pending:
                     self._queue.appendleft(pending)
-        self.in_flight_bytes = 0
+        self.in_flight = self.in_flight_bytes = 0
         return finished
 
     # Packing -------------------------------------------------------------------------------
 
-    def pack(self, now_ms: int) -> PackedEntry | None:
-        """Return the next entry to send; None if nothing waits."""
+    def pack(self, now_ms: int, most: int = 1, room_bytes: int = 1) -> PackedRun | None:
+        """Return what is sent next; None if nothing waits.
+
+        Args:
+            now_ms: When it is.
+            most: How many entries may be packed together.
+            room_bytes: No further entry is packed behind so many bytes.
+        """
         tail, queue = self.tail, self._queue
         if tail is None or not queue:
             return None
         tail.latest_ms = now_ms = max(now_ms, tail.latest_ms)
-        if self._is_lone():
-            return self._pack_lone(tail, now_ms)
+        if self._has_plain_entry(queue[0]):
+            if most > 1 and (run := self._pack_plain(tail, now_ms, most, room_bytes)) is not None:
+                return run
+            if self._is_lone():
+                return self._pack_lone(tail, now_ms)
         snapshot = self._due_snapshot(now_ms)
         if snapshot is not None and len(snapshot) > _INLINE_SNAPSHOT_BYTES:
             return self._note_alone(snapshot)
-        entry = PackedEntry(tail.entries)
+        parts: list[PackedPart] = []
         pieces = [b""]
         # The note is made when it is known whose records it is about.
         size, slot, carried_size = _HEAD_SIZE_BYTES, 1, 0
@@ -291,69 +243,94 @@ class PackState:
                 size += sum(map(len, records))
             if pending.attributes is not None:
                 carried_size += sum(map(row_size, pending.attributes[first : first + count]))
-            entry.parts.append((pending, first, count, slot))
+            parts.append((pending, first, count, slot))
             if pending.is_chunked and first == 0:
-                pending.start = Position(tail.number, entry.entry_id, slot)
+                pending.start = Position(tail.number, tail.entries, slot)
             slot += count
             if pending.packed < pending.count:
                 break
             queue.popleft()
-            is_noted = self._producer is None or len(entry.parts) < _MAX_NOTED_APPENDS
+            is_noted = self._producer is None or len(parts) < _MAX_NOTED_APPENDS
             if size + carried_size >= self.batch_bytes or not is_noted or pending.is_chunked:
                 break
-        entry.record_count = slot - 1
-        entry.last_slot = slot - 1
-        entry.packed_at_ms = now_ms
-        pieces[0] = self._head(entry, snapshot, now_ms, has_attributes=carried_size > 0)
+        pieces[0] = self._head(parts, snapshot, now_ms, has_attributes=carried_size > 0)
         size += len(pieces[0]) - _HEAD_SIZE_BYTES
-        self._seal(entry, encode_entry_of(pieces, size, self._codec))
+        entry = encode_entry_of(pieces, size, self._codec)
         tail.further_chunks += pending.is_chunked and first > 0  # alone in its entry
-        self.queued_count -= entry.record_count
-        return entry
+        return self._seal([entry], parts, slot - 1, now_ms)
 
-    def _is_lone(self) -> bool:
-        """Tell whether the next entry has one record, and nothing that takes a longer note."""
+    def _has_plain_entry(self, pending: PendingAppend) -> bool:
+        """Tell whether nothing of the next entry takes a longer note, for all of an append."""
         assert self.tail is not None
-        pending = self._queue[0]
-        left = pending.count - pending.packed
-        if (
+        return not (
             pending.is_chunked
-            or (pending.is_atomic and left > 1)
             or pending.attributes is not None
             or pending.host is not None
             or self._producer is not None
             or self._codec is not Codec.NONE
             or (self._producers is not None and not self.tail.entries % SNAPSHOT_EVERY)
             or self.tail.further_chunks
-        ):
-            return False
+        )
+
+    def _pack_plain(
+        self, tail: SegmentTail, now_ms: int, most: int, room_bytes: int
+    ) -> PackedRun | None:
+        """Do what ``pack`` does, for several full entries of one append; None if there are none.
+
+        The last of its records may share an entry with the next append's, and are left to it.
+        """
+        pending = self._queue[0]
+        if pending.even_size_bytes < 0 or pending.is_atomic:
+            return None
+        stride = pending.even_size_bytes + HEADER_SIZE_BYTES
+        each = max((self.batch_bytes - _HEAD_SIZE_BYTES) // stride, 1)
+        count = min((pending.count - pending.packed - 1) // each, most)
+        if self._producers is not None:
+            count = min(count, SNAPSHOT_EVERY - tail.entries % SNAPSHOT_EVERY)
+        count = min(count, -(-room_bytes // plain_entry_size(pending.even_size_bytes, each)))
+        if count < 2 or each > _MOST_RECORDS_EACH:
+            return None
+        first = pending.packed
+        end = pending.packed = first + count * each
+        txids, payloads = pending.txids[first:end], pending.payloads[first:end]
+        txid_before = pending.txid_before(first)
+        entries = encode_plain_entries(
+            tail.record_count, now_ms, txid_before, txids, payloads, each
+        )
+        return self._seal(entries, ((pending, first, count * each, 1),), each, now_ms)
+
+    def _is_lone(self) -> bool:
+        """Tell whether the next entry, a plain one, has one record."""
+        pending = self._queue[0]
+        left = pending.count - pending.packed
         if left > 1:
+            if pending.is_atomic:
+                return False
             return pending.fitting(self.batch_bytes - _HEAD_SIZE_BYTES) <= 1
         if len(self._queue) == 1:
             return True
         size = _HEAD_SIZE_BYTES + HEADER_SIZE_BYTES + len(pending.payloads[-1])
         return size >= self.batch_bytes or not self._queue[1].fitting(self.batch_bytes - size)
 
-    def _pack_lone(self, tail: SegmentTail, now_ms: int) -> PackedEntry:
+    def _pack_lone(self, tail: SegmentTail, now_ms: int) -> PackedRun:
         """Do what ``pack`` does for an entry with one record, which takes a third of the time."""
         pending = self._queue[0]
         index, txid_before = pending.packed, pending.txid_before_next
         pending.packed += 1
         if pending.packed == pending.count:
             self._queue.popleft()
-        entry = PackedEntry(tail.entries)
-        entry.parts.append((pending, index, 1, 1))
-        entry.record_count = entry.last_slot = 1
-        entry.packed_at_ms = now_ms
         data = encode_lone_record(
             tail.record_count, now_ms, txid_before, pending.txids[index], pending.payloads[index]
         )
-        self._seal(entry, data)
-        self.queued_count -= 1
-        return entry
+        return self._seal([data], ((pending, index, 1, 1),), 1, now_ms)
 
     def _head(
-        self, entry: PackedEntry, snapshot: bytes | None, now_ms: int, *, has_attributes: bool
+        self,
+        parts: Sequence[PackedPart],
+        snapshot: bytes | None,
+        now_ms: int,
+        *,
+        has_attributes: bool,
     ) -> bytes:
         """Return the control record at the head of an entry.
 
@@ -361,14 +338,14 @@ class PackState:
         the entry's own finds the record that has it, and not this one.
         """
         assert self.tail is not None
-        pending, first, *_ = entry.parts[0]
+        pending, first, *_ = parts[0]
         if self._producer is None and snapshot is None:
             note = encode_time_note(now_ms)
         else:
             runs = runs_of(
                 [
                     (slot - 1, *numbers)
-                    for pending, first, count, slot in entry.parts
+                    for pending, first, count, slot in parts
                     if (numbers := pending.numbers(first, count))[1]
                 ]
             )
@@ -378,7 +355,7 @@ class PackState:
         if has_attributes:
             note += encode_attributes_field(
                 (slot - 1 + index, attributes)
-                for pending, first, count, slot in entry.parts
+                for pending, first, count, slot in parts
                 for index, attributes in enumerate(
                     (pending.attributes or ())[first : first + count]
                 )
@@ -405,7 +382,7 @@ class PackState:
             for pending, first, count, slot in reversed(entry.parts):
                 number, numbers = pending.numbers(first, count)
                 if numbers:
-                    place = Position(self.tail.number, entry.entry_id, slot + count - 1)
+                    place = Position(self.tail.number, entry.last_entry_id, slot + count - 1)
                     behind = 0 if pending.is_chunked else first + count - 1
                     return ProducerState(
                         self._producer,
@@ -416,65 +393,83 @@ class PackState:
                     )
         return None
 
-    def _note_alone(self, note: bytes) -> PackedEntry:
+    def _note_alone(self, note: bytes) -> PackedRun:
         """Return an entry that holds nothing else than a note."""
         assert self.tail is not None
-        entry = PackedEntry(self.tail.entries)
         note += encode_further_chunks_field(self.tail.further_chunks)
         record = encode_record(CONTROL, self.tail.record_count, self.txid_before_queued, note)
-        self._seal(entry, encode_entry_of([record], len(record), self._codec))
-        return entry
+        return self._seal([encode_entry_of([record], len(record), self._codec)])
 
-    def pack_end(self) -> PackedEntry:
+    def pack_end(self) -> PackedRun:
         """Return the entry that ends the stream; nothing is queued or follows."""
         assert self.tail is not None
-        entry = PackedEntry(self.tail.entries)
-        entry.is_end = True
         record = encode_record(END_OF_STREAM, self.tail.record_count, END_TXID, END_PAYLOAD)
-        self._seal(entry, encode_entry_of([record], len(record), self._codec))
-        return entry
+        entry = encode_entry_of([record], len(record), self._codec)
+        return self._seal([entry], is_end=True)
 
-    def _seal(self, entry: PackedEntry, data: bytes) -> None:
+    def _seal(
+        self,
+        entries: Sequence[bytes],
+        parts: Sequence[PackedPart] = (),
+        last_slot: int = 0,
+        now_ms: int = 0,
+        *,
+        is_end: bool = False,
+    ) -> PackedRun:
         assert self.tail is not None
-        entry.data = data
-        entry.size_bytes = len(data)
-        self.tail.entries += 1
-        self.tail.record_count += entry.record_count
-        self.tail.size_bytes += len(data)
-        self._in_flight.append(entry)
-        self.in_flight_bytes += len(data)
+        run = PackedRun(self.tail.entries, entries, parts, last_slot, now_ms, is_end=is_end)
+        self.tail.entries += len(entries)
+        self.tail.record_count += run.record_count
+        self.tail.size_bytes += run.size_bytes
+        self._in_flight.append(run)
+        self.in_flight += len(entries)
+        self.in_flight_bytes += run.size_bytes
+        self.queued_count -= run.record_count
+        return run
 
     # Confirming ----------------------------------------------------------------------------
 
-    def on_confirmed(self, entry: PackedEntry) -> list[PendingAppend]:
-        """Learn that the oldest entry in flight is safe; return the appends that are complete."""
+    def oldest(self, last_entry: EntryId) -> PackedRun | None:
+        """Return what is oldest of what is in flight up to an entry; None: nothing of it is."""
+        if not self._in_flight or self._in_flight[0].first_entry_id > last_entry:
+            return None
+        if self._in_flight[0].last_entry_id > last_entry:
+            self._in_flight.extendleft(reversed(self._in_flight.popleft().halves(last_entry)))
+        return self._in_flight[0]
+
+    def on_confirmed(self, run: PackedRun) -> list[PendingAppend]:
+        """Learn that the oldest in flight is safe; return the appends that are complete."""
         assert self.tail is not None
-        assert self._in_flight[0] is entry
+        assert self._in_flight[0] is run
         self._in_flight.popleft()
-        self.in_flight_bytes -= entry.size_bytes
+        entry_count = len(run.entries)
+        self.in_flight -= entry_count
+        self.in_flight_bytes -= run.size_bytes
         tail = self.tail
-        number, ledger_id, entry_id = tail.number, tail.ledger_id, entry.entry_id
+        entry_ids = range(run.first_entry_id, run.first_entry_id + entry_count)
         finished = []
-        for pending, first, count, slot in entry.parts:
-            position = new_position((number, entry_id, slot))
-            pending.placements.append(new_placement((ledger_id, position, count)))
+        for pending, first, count, slot in run.parts:
+            places = map(new_position, zip(repeat(tail.number), entry_ids, repeat(slot)))
+            pending.placements += map(
+                new_placement, zip(repeat(tail.ledger_id), places, repeat(count // entry_count))
+            )
             if self._producer is not None:
-                self._on_numbers_stored(self._producer, entry, pending, first, count)
+                self._on_numbers_stored(self._producer, run, pending, first, count)
             pending.confirmed += count
             if pending.confirmed == pending.count:
                 finished.append(pending)
-        tail.confirmed_entry, tail.confirmed_slot = entry_id, entry.last_slot
-        tail.confirmed_count += entry.record_count
-        if entry.parts:
-            pending, first, count, _ = entry.parts[-1]
+        tail.confirmed_entry, tail.confirmed_slot = run.last_entry_id, run.last_slot
+        tail.confirmed_count += run.record_count
+        if run.parts:
+            pending, first, count, _ = run.parts[-1]
             tail.confirmed_txid = pending.txids[first + count - 1]
             self.confirmed_to = pending.first_sequence_id + first + count
-        elif entry.is_end:
+        elif run.is_end:
             tail.confirmed_txid = END_TXID
         return finished
 
     def _on_numbers_stored(
-        self, producer: str, entry: PackedEntry, pending: PendingAppend, first: int, count: int
+        self, producer: str, run: PackedRun, pending: PendingAppend, first: int, count: int
     ) -> None:
         first_number, numbers = pending.numbers(first, count)
         if numbers and self._producers is not None:
@@ -483,7 +478,7 @@ class PackState:
                 first_number,
                 pending.first_sequence_id + (0 if pending.is_chunked else first),
                 pending.placements[0 if pending.is_chunked else -1],
-                entry.packed_at_ms,
+                run.packed_at_ms,
             )
 
     def fail(self) -> list[PendingAppend]:
@@ -496,5 +491,5 @@ class PackState:
             found[id(pending)] = pending
         self._in_flight.clear()
         self._queue.clear()
-        self.in_flight_bytes = self.queued_count = 0
+        self.in_flight = self.in_flight_bytes = self.queued_count = 0
         return list(found.values())

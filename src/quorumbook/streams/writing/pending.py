@@ -1,4 +1,4 @@
-"""What one call appended and is not safe yet, and the entries that it is packed into; pure."""
+"""What one call appended and is not safe yet, and what it is packed into; pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, repeat
 from operator import add
-from typing import Any
+from typing import Any, TypeAlias
 
 from quorumbook.client.writing.pending import frozen
-from quorumbook.ids import EntryId
-from quorumbook.streams.errors import RecordTooLargeError
+from quorumbook.ids import EntryId, LedgerId
+from quorumbook.streams.errors import RecordTooLargeError, TxidOutOfOrderError
 from quorumbook.streams.format.attributes import ROW_SIZE_BYTES, Attributes
 from quorumbook.streams.format.compression import Codec
 from quorumbook.streams.format.control import CHUNK_SIZE_BYTES
@@ -21,6 +21,7 @@ from quorumbook.streams.format.record_sets import encode_record_set
 from quorumbook.streams.format.records import (
     HEADER_SIZE_BYTES,
     MAX_PAYLOAD_SIZE_BYTES,
+    MAX_USER_TXID,
     sizes_of,
 )
 from quorumbook.streams.writing.appended import Appended, AppendedBatch, Placement
@@ -53,6 +54,10 @@ def single(
     return PendingAppend(
         chunks, future, is_chunked=True, first_number=number, attributes=carried or None
     )
+
+
+#: Which records of an append are in an entry: append, first index, count, first slot.
+PackedPart: TypeAlias = "tuple[PendingAppend, int, int, int]"
 
 
 class PendingAppend:
@@ -234,34 +239,140 @@ class PendingAppend:
         return max(0, bisect_right(self._ends, before + room_bytes) - self.packed)
 
 
-class PackedEntry:
-    """An entry on its way to the bookies."""
+class PackedRun:
+    """Consecutive entries on their way to the bookies that were packed together; mostly one."""
 
     __slots__ = (
         "appended_ns",
-        "data",
-        "entry_id",
+        "entries",
+        "first_entry_id",
         "is_end",
         "last_slot",
         "packed_at_ms",
         "parts",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        first_entry_id: EntryId,
+        entries: Sequence[bytes],
+        parts: Sequence[PackedPart],
+        last_slot: int,
+        packed_at_ms: int,
+        *,
+        is_end: bool = False,
+    ) -> None:
+        """Hold entries.
+
+        Args:
+            first_entry_id: Of the first.
+            entries: Their bytes.
+            parts: Which records are in them; one part where they are several.
+            last_slot: Of each: how many records it has.
+            packed_at_ms: When that was.
+            is_end: Whether it ends the stream.
+        """
+        self.first_entry_id = first_entry_id
+        self.entries = entries
+        self.parts = parts
+        self.last_slot = last_slot
+        self.packed_at_ms = packed_at_ms
+        self.is_end = is_end
+        self.size_bytes = sum(map(len, entries))
+        #: When the first of the records was appended, on the monotonic clock; the driver's.
+        self.appended_ns = 0
+
+    @property
+    def last_entry_id(self) -> EntryId:
+        """The last of its entries."""
+        return self.first_entry_id + len(self.entries) - 1
+
+    @property
+    def record_count(self) -> int:
+        """How many records are in all of it."""
+        return self.last_slot * len(self.entries)
+
+    def halves(self, last_entry_id: EntryId) -> tuple[PackedRun, PackedRun]:
+        """Return the entries up to one that is not the last, and those behind it."""
+        count = last_entry_id - self.first_entry_id + 1
+        ((pending, first, records, slot),) = self.parts
+        before_count = count * self.last_slot
+        before, behind = (
+            PackedRun(
+                self.first_entry_id,
+                self.entries[:count],
+                ((pending, first, before_count, slot),),
+                self.last_slot,
+                self.packed_at_ms,
+            ),
+            PackedRun(
+                last_entry_id + 1,
+                self.entries[count:],
+                ((pending, first + before_count, records - before_count, slot),),
+                self.last_slot,
+                self.packed_at_ms,
+            ),
+        )
+        before.appended_ns = behind.appended_ns = self.appended_ns
+        return before, behind
+
+
+class SegmentTail:
+    """What is in the segment that is being written."""
+
+    __slots__ = (
+        "confirmed_count",
+        "confirmed_entry",
+        "confirmed_slot",
+        "confirmed_txid",
+        "entries",
+        "further_chunks",
+        "latest_ms",
+        "ledger_id",
+        "number",
         "record_count",
         "size_bytes",
     )
 
-    def __init__(self, entry_id: EntryId) -> None:
-        self.entry_id = entry_id
-        self.data = b""
-        #: When the first of its records was appended, on the monotonic clock.
-        self.appended_ns = 0
+    def __init__(self, number: int, ledger_id: LedgerId, txid_before: int) -> None:
+        self.number = number
+        self.ledger_id = ledger_id
+        #: What was packed into it.
+        self.entries = 0
+        self.record_count = self.further_chunks = 0
         self.size_bytes = 0
-        self.last_slot = 0
-        self.record_count = 0
-        self.packed_at_ms = 0
-        #: Whether it ends the stream.
-        self.is_end = False
-        #: Which records of which appends: append, first index, count, first slot.
-        self.parts: list[tuple[PendingAppend, int, int, int]] = []
+        #: When its last entry was made; does not go back with the clock, or searches by time fail.
+        self.latest_ms = 0
+        #: What is known to be stored in it.
+        self.confirmed_count = 0
+        self.confirmed_entry: EntryId = -1
+        self.confirmed_slot = -1
+        self.confirmed_txid = txid_before
+
+
+def check_txids(txids: Sequence[int], count: int, before: int | None) -> None:
+    """Check the transaction ids of records.
+
+    Args:
+        txids: One for each.
+        count: How many records there are.
+        before: That of the record before, below which none may be; None: they are in any order.
+
+    Raises:
+        TxidOutOfOrderError: one is none, or below one before it.
+    """
+    if len(txids) != count:
+        raise TxidOutOfOrderError(f"{len(txids)} transaction ids for {count} records")
+    for txid in txids:
+        if not 0 <= txid <= MAX_USER_TXID:
+            raise TxidOutOfOrderError(f"transaction id {txid} is not between 0 and 2^63 - 2")
+        if before is not None:
+            if txid < before:
+                raise TxidOutOfOrderError(
+                    f"transaction id {txid} is below {before}, which was appended before it"
+                )
+            before = txid
 
 
 def all_frozen(payloads: Iterable[bytes]) -> list[bytes]:

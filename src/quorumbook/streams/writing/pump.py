@@ -39,7 +39,7 @@ from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.intake import Intake
 from quorumbook.streams.writing.limits import RateLimit
 from quorumbook.streams.writing.options import WriterOptions
-from quorumbook.streams.writing.pending import PackedEntry, PendingAppend
+from quorumbook.streams.writing.pending import PackedRun, PendingAppend
 from quorumbook.streams.writing.segment_writer import SegmentWriter
 
 _log = logger("streams.writer")
@@ -152,7 +152,7 @@ class Pump:
                 self.wake()
             return
         now_ms = self._context.store.env.clock.wall_ms()
-        entries: list[PackedEntry] = []
+        runs: list[PackedRun] = []
         room_bytes = _TURN_BYTES
         try:
             while (
@@ -164,20 +164,20 @@ class Pump:
                     break
                 if self._is_too_fast():
                     break
-                entry = state.pack(now_ms)
-                if entry is None:
+                run = state.pack(now_ms, *self._room(room_bytes))
+                if run is None:
                     break
-                entry.appended_ns = self._appended_ns(entry)
-                entries.append(entry)
-                room_bytes -= entry.size_bytes
+                run.appended_ns = self._appended_ns(run)
+                runs.append(run)
+                room_bytes -= run.size_bytes
                 if self._limit is not None:
-                    self._limit.take(entry.record_count, entry.size_bytes)
+                    self._limit.take(run.record_count, run.size_bytes)
                 if segments.is_full(state):
                     self.is_roll_wanted = True
                     self.wake()
                     break
-            if entries:
-                segments.append_all(entries, self)
+            if runs:
+                segments.append_all(runs, self)
         except QuorumbookError as error:
             self._on_ledger_failed(error)
         except Exception as error:
@@ -186,20 +186,31 @@ class Pump:
             failure.__cause__ = error
             self.fail(failure)
 
-    def _appended_ns(self, entry: PackedEntry) -> int:
-        """Return when the first record of an entry was appended, and forget earlier ones."""
+    def _room(self, room_bytes: int) -> tuple[int, int]:
+        """Return how many entries may be packed together, and behind how many bytes no more."""
+        state = self.state
+        if self._limit is not None:
+            return 1, room_bytes
+        entries, size_bytes = self.segments.room(state)
+        return (
+            min(entries, self._options.max_in_flight_entries - state.in_flight),
+            min(size_bytes, room_bytes, _IN_FLIGHT_BYTES - state.in_flight_bytes),
+        )
+
+    def _appended_ns(self, run: PackedRun) -> int:
+        """Return when the first record of a run was appended, and forget earlier ones."""
         turns = self._turns
-        if entry.parts:
-            pending, first, *_ = entry.parts[0]
+        if run.parts:
+            pending, first, _, _ = run.parts[0]
             sequence_id = pending.first_sequence_id + first
             while len(turns) > 1 and turns[1][0] <= sequence_id:
                 turns.popleft()
         return turns[0][1] if turns else self._context.store.env.clock.now_ns()
 
-    def _count(self, entry: PackedEntry, now_ns: int) -> None:
-        if entry.record_count:
-            took_ns = now_ns - entry.appended_ns
-            self._numbers.on_stored(entry.record_count, entry.size_bytes, took_ns)
+    def _count(self, run: PackedRun, now_ns: int) -> None:
+        if run.record_count:
+            took_ns = now_ns - run.appended_ns
+            self._numbers.on_stored(len(run.entries), run.record_count, run.size_bytes, took_ns)
 
     def _is_too_fast(self) -> bool:
         """Tell whether the policy's rate has entries wait; they are sent later."""
@@ -215,17 +226,21 @@ class Pump:
         """Resolve what is safe, and send what waited for it."""
         if self.error is not None or self.ledger_error is not None:
             return
-        now_ns = self._context.store.env.clock.now_ns()
-        finished: list[PendingAppend] = []
-        while (entry := self.state.oldest) is not None and entry.entry_id <= last_entry_id:
-            self._count(entry, now_ns)
-            finished += self.state.on_confirmed(entry)
-        self._resolve(finished)
+        self._resolve(self._confirm(last_entry_id))
         if self.state.queued_count:
             if not self.is_scheduled:
                 self.schedule()
         elif not self.state.in_flight:
             self._wake_idle()
+
+    def _confirm(self, last_entry_id: EntryId) -> list[PendingAppend]:
+        """Count what is safe up to an entry; return the appends that are complete with it."""
+        now_ns = self._context.store.env.clock.now_ns()
+        finished: list[PendingAppend] = []
+        while (run := self.state.oldest(last_entry_id)) is not None:
+            self._count(run, now_ns)
+            finished += self.state.on_confirmed(run)
+        return finished
 
     def _resolve(self, finished: list[PendingAppend]) -> None:
         count = size_bytes = 0
@@ -323,15 +338,13 @@ class Pump:
             return
         _log.warning("stream %s: %s; going on in another segment", self._context.name, error)
         last = await self.segments.end_after_failure()
-        now_ns = self._context.store.env.clock.now_ns()
-        for entry in reversed(self.state.under_way):
-            if entry.entry_id <= last:
-                self._count(entry, now_ns)
-            elif entry.parts:
-                self._numbers.records_reappended += entry.record_count
-                pending, first, *_ = entry.parts[0]
-                self._turns.appendleft((pending.first_sequence_id + first, entry.appended_ns))
-        self._resolve(self.state.on_segment_failed(last))
+        self._resolve(self._confirm(last))
+        for run in reversed(self.state.under_way):
+            if run.parts:
+                self._numbers.records_reappended += run.record_count
+                pending, first, _, _ = run.parts[0]
+                self._turns.appendleft((pending.first_sequence_id + first, run.appended_ns))
+        self.state.on_segment_failed(last)
         await self.segments.after_failure(self.state)
         self.ledger_error = None
         self.is_roll_wanted = False

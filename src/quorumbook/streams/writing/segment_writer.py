@@ -34,7 +34,7 @@ from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.metadata.policy import StreamPolicy, known
 from quorumbook.streams.stream_context import StreamContext
 from quorumbook.streams.writing.packing import PackState
-from quorumbook.streams.writing.pending import PackedEntry
+from quorumbook.streams.writing.pending import PackedRun
 from quorumbook.streams.writing.takeover import StreamTail, after_completion
 
 _log = logger("streams.segments")
@@ -44,6 +44,8 @@ _AHEAD = 0.5
 _RETRY_S = 0.5
 #: Somebody may truncate the segment between two looks; nobody is that unlucky.
 _ATTEMPTS = 16
+#: More entries, or bytes, than are ever packed at once.
+_MANY = 1 << 32
 
 
 class SegmentWriter:
@@ -92,16 +94,25 @@ class SegmentWriter:
         """Whether there is a segment to write into."""
         return self._ledger is not None
 
-    def append(self, entry: PackedEntry) -> asyncio.Future[EntryId]:
+    def append(self, run: PackedRun) -> asyncio.Future[EntryId]:
         """Send an entry; the future says when it is safe."""
         assert self._ledger is not None
-        return self._ledger.append_nowait(entry.data)
+        return self._ledger.append_nowait(run.entries[0])
 
-    def append_all(self, entries: Sequence[PackedEntry], watcher: Watcher) -> None:
+    def append_all(self, runs: Sequence[PackedRun], watcher: Watcher) -> None:
         """Send entries together; the watcher learns when they are safe."""
         assert self._ledger is not None
-        payloads = [entry.data for entry in entries]
+        payloads = [entry for run in runs for entry in run.entries]
         append_group(self._ledger, Group(payloads, None, None, watcher))
+
+    def room(self, state: PackState) -> tuple[int, int]:
+        """Return with how many entries, and with how many bytes, the segment will be full."""
+        tail = state.tail
+        assert tail is not None
+        return (
+            int(min(self._roll_entries - tail.entries, _MANY)),
+            int(min(self._roll_bytes - tail.size_bytes, _MANY)),
+        )
 
     def is_full(self, state: PackState) -> bool:
         """Whether the segment is to be followed by the next; the next ledger is made ahead."""
