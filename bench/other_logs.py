@@ -251,7 +251,8 @@ class Nats(OtherLog):
 
 
 def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # One that begins with "-" is taken for an option.
+    return base64.urlsafe_b64encode(b"q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 class Kafka(OtherLog):
