@@ -90,6 +90,10 @@ class _BusyLoops:
 _busy_loops = _BusyLoops()
 
 
+#: A loop that is gone has nobody left to tell.
+_unless_over = contextlib.suppress(RuntimeError)
+
+
 class RealWorker:
     """A thread fed by a queue."""
 
@@ -107,8 +111,7 @@ class RealWorker:
 
     def call_on_loop(self, callback: Callable[[], None]) -> None:
         """From inside a job: run a callback on the loop."""
-        # A loop that is gone has nobody left to tell.
-        with contextlib.suppress(RuntimeError):
+        with _unless_over:
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
@@ -124,7 +127,7 @@ class RealWorker:
                 result = job()
             except BaseException as error:  # it is handed to whoever waits
                 result = error
-            with contextlib.suppress(RuntimeError):
+            with _unless_over:
                 self._loop.call_soon_threadsafe(done, result)
             # Holding the last job would keep its buffers alive while the thread idles.
             del item, job, done, result
