@@ -17,9 +17,15 @@ import pytest
 from quorumbook.autorecovery.copying import verified_reads
 from quorumbook.autorecovery.copying.verified_reads import read_verified
 from quorumbook.cli.demo import flights
-from quorumbook.cli.demo.healing import verify_copies, wait_for_last_copies
+from quorumbook.cli.demo.healing import (
+    HealingDemo,
+    verify_copies,
+    wait_for_last_copies,
+    watch,
+)
 from quorumbook.cli.errors import DifferenceFoundError
 from quorumbook.client.context import client_context
+from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import NoSuchEntryError
 from quorumbook.protocol.digest import digester, master_key
 from quorumbook.protocol.status import Status
@@ -197,6 +203,26 @@ async def test_what_the_killed_bookie_lacks_is_not_waited_for(monkeypatch):
             for bookie_id in {*writer.metadata.ensemble} - {killed}:
                 assert await read_row(bk, writer.id, bookie_id) == Status.OK
             may_replace.set()
+
+
+async def test_what_the_killed_bookie_lacks_at_the_end_of_a_ledger_is_counted():
+    """It was said to be healed with no entry copied."""
+    async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
+        writer = await bk.create_ledger(ack_quorum_size=2)
+        await writer.append(b"0")
+        killed = writer.metadata.ensemble[0]
+        await cluster.stop(killed)
+        for payload in b"1", b"2":
+            await writer.append(payload)
+        await writer.abort()
+        async with await bk.open_ledger(writer.id) as reader:
+            assert killed in reader.metadata.last_fragment.ensemble
+        seen = HealingDemo()
+        watching = asyncio.create_task(watch(bk, writer.id, killed, seen))
+        while not seen.lacking:
+            await asyncio.sleep(0.01)
+        await cancel_and_wait([watching])
+        assert (seen.lacking, seen.copied) == (3, 0)
 
 
 async def read_row(bk, ledger_id, bookie_id):

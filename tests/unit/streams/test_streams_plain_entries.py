@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import accumulate
 
 import pytest
 
@@ -119,11 +120,12 @@ def _as_seen(seed: int, together: random.Random | None, **options: object) -> li
                 txids = None
                 if dice.random() < 0.5:
                     steps = [dice.randrange(3) for _ in payloads]
-                    txids = [state.last_txid + sum(steps[: n + 1]) for n in range(len(steps))]
+                    txids = [state.last_txid + step for step in accumulate(steps)]
                 state.append(PendingAppend(payloads, None), txids)
         entries = _packed(state, together)
         seen += entries
         seen.append((state.queued_count, state.in_flight, state.in_flight_bytes))
+        seen.append(state.next_to_pack)
         assert state.tail is not None
         first = state.tail.confirmed_entry + 1
         if dice.random() < 0.2:
@@ -145,7 +147,7 @@ def _as_seen(seed: int, together: random.Random | None, **options: object) -> li
 
 
 def _told(pending: PendingAppend) -> list[object]:
-    return [pending.first_sequence_id, *pending.each()]
+    return [pending.first_sequence_id, pending.result(), *pending.each()]
 
 
 def _every_way(monkeypatch: pytest.MonkeyPatch, seed: int, **options: object) -> None:

@@ -265,8 +265,8 @@ async def _write(
                 story.append(piece)
             await appender.finish()
         story.end_write(time.perf_counter() - began, digest.hexdigest())
-        last = writer.last_add_confirmed
-        await wait_for_last_copies(bk, writer, last, story.killed_bookie)
+        last_entry_id = writer.last_add_confirmed
+        await wait_for_last_copies(bk, writer, last_entry_id, story.killed_bookie)
         # The ledger stays open, as it does when a writer crashes; recovery has to close it.
         await writer.abort()
 

@@ -102,10 +102,12 @@ async def _count(
     from quorumbook.autorecovery.copying.verified_reads import listed_entries
 
     lacking = copied = 0
-    firsts = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
-    for fragment, end in zip(metadata.fragments, firsts, strict=False):
+    # Where a ledger that is open ends is not known.
+    fragments = metadata.fragments[: None if metadata.is_closed else -1]
+    for fragment in fragments:
         if lost not in fragment.ensemble:
             continue
+        end = metadata.last_entry_of(fragment) + 1
         lacking += end - fragment.first_entry_id
         if seen.noticed_s is None:
             continue

@@ -280,11 +280,13 @@ class PackState:
         The last of its records may share an entry with the next append's, and are left to it.
         """
         pending = self._queue[0]
-        if pending.even_size_bytes < 0 or pending.is_atomic:
+        left = pending.count - pending.packed
+        # Two entries, and a record that is left.
+        if left < 3 or pending.even_size_bytes < 0 or pending.is_atomic:
             return None
         stride = pending.even_size_bytes + HEADER_SIZE_BYTES
         each = max((self.batch_bytes - _HEAD_SIZE_BYTES) // stride, 1)
-        count = min((pending.count - pending.packed - 1) // each, most)
+        count = min((left - 1) // each, most)
         if self._producers is not None:
             count = min(count, SNAPSHOT_EVERY - tail.entries % SNAPSHOT_EVERY)
         count = min(count, -(-room_bytes // plain_entry_size(pending.even_size_bytes, each)))

@@ -298,22 +298,11 @@ class PackedRun:
         count = last_entry_id - self.first_entry_id + 1
         ((pending, first, records, slot),) = self.parts
         before_count = count * self.last_slot
-        before, behind = (
-            PackedRun(
-                self.first_entry_id,
-                self.entries[:count],
-                ((pending, first, before_count, slot),),
-                self.last_slot,
-                self.packed_at_ms,
-            ),
-            PackedRun(
-                last_entry_id + 1,
-                self.entries[count:],
-                ((pending, first + before_count, records - before_count, slot),),
-                self.last_slot,
-                self.packed_at_ms,
-            ),
-        )
+        common = self.last_slot, self.packed_at_ms
+        part = pending, first, before_count, slot
+        before = PackedRun(self.first_entry_id, self.entries[:count], (part,), *common)
+        part = pending, first + before_count, records - before_count, slot
+        behind = PackedRun(last_entry_id + 1, self.entries[count:], (part,), *common)
         before.appended_ns = behind.appended_ns = self.appended_ns
         return before, behind
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -44,8 +43,8 @@ _AHEAD = 0.5
 _RETRY_S = 0.5
 #: Somebody may truncate the segment between two looks; nobody is that unlucky.
 _ATTEMPTS = 16
-#: More entries, or bytes, than are ever packed at once.
-_MANY = 1 << 32
+#: More entries, or bytes, than a segment ever has.
+_NEVER = 1 << 62
 
 
 class SegmentWriter:
@@ -63,8 +62,8 @@ class SegmentWriter:
         self._context = context
         self._policy = policy
         #: Where a segment is full.
-        self._roll_bytes = known(policy.roll_bytes) or math.inf
-        self._roll_entries = known(policy.roll_entries) or math.inf
+        self._roll_bytes = known(policy.roll_bytes) or _NEVER
+        self._roll_entries = known(policy.roll_entries) or _NEVER
         self._nodes = context.nodes
         self._state = tail.state
         self._next_number = tail.next_number
@@ -109,10 +108,7 @@ class SegmentWriter:
         """Return with how many entries, and with how many bytes, the segment will be full."""
         tail = state.tail
         assert tail is not None
-        return (
-            int(min(self._roll_entries - tail.entries, _MANY)),
-            int(min(self._roll_bytes - tail.size_bytes, _MANY)),
-        )
+        return self._roll_entries - tail.entries, self._roll_bytes - tail.size_bytes
 
     def is_full(self, state: PackState) -> bool:
         """Whether the segment is to be followed by the next; the next ledger is made ahead."""
