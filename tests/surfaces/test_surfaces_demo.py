@@ -182,38 +182,19 @@ async def test_a_writer_is_not_left_before_all_bookies_have_its_last_entry(monke
     assert given == set(writer.metadata.last_fragment.ensemble)
 
 
-async def test_what_the_killed_bookie_lacks_is_not_waited_for(monkeypatch):
+async def test_what_the_killed_bookie_lacks_is_not_waited_for_and_counted_as_lacking():
     """On a slow machine it is in the last ensemble still: the demo could not connect to it."""
-    async with LocalCluster(bookies=4) as cluster, cluster.connect() as bk:
-        async with bk.create_ledger() as writer:
-            await writer.append(b"0")
-            killed = writer.metadata.ensemble[0]
-            bookies = client_context(bk).bookies
-            replace, may_replace = bookies.replace, asyncio.Event()
-
-            async def replace_later(*args, **kwargs):
-                await may_replace.wait()
-                return await replace(*args, **kwargs)
-
-            monkeypatch.setattr(bookies, "replace", replace_later)
-            await cluster.stop(killed)
-            await writer.append(b"1")
-            await wait_for_last_copies(bk, writer, 1, killed)
-            assert killed in writer.metadata.ensemble
-            for bookie_id in {*writer.metadata.ensemble} - {killed}:
-                assert await read_row(bk, writer.id, bookie_id) == Status.OK
-            may_replace.set()
-
-
-async def test_what_the_killed_bookie_lacks_at_the_end_of_a_ledger_is_counted():
-    """It was said to be healed with no entry copied."""
     async with LocalCluster(bookies=3) as cluster, cluster.connect() as bk:
+        # With nobody to replace it, it keeps its place as surely as on a slow machine.
         writer = await bk.create_ledger(ack_quorum_size=2)
         await writer.append(b"0")
         killed = writer.metadata.ensemble[0]
         await cluster.stop(killed)
-        for payload in b"1", b"2":
-            await writer.append(payload)
+        await writer.append(b"1")
+        await wait_for_last_copies(bk, writer, 1, killed)
+        assert killed in writer.metadata.ensemble
+        for bookie_id in {*writer.metadata.ensemble} - {killed}:
+            assert await read_row(bk, writer.id, bookie_id) == Status.OK
         await writer.abort()
         async with await bk.open_ledger(writer.id) as reader:
             assert killed in reader.metadata.last_fragment.ensemble
@@ -222,7 +203,7 @@ async def test_what_the_killed_bookie_lacks_at_the_end_of_a_ledger_is_counted():
         while not seen.lacking:
             await asyncio.sleep(0.01)
         await cancel_and_wait([watching])
-        assert (seen.lacking, seen.copied) == (3, 0)
+        assert (seen.lacking, seen.copied) == (2, 0)
 
 
 async def read_row(bk, ledger_id, bookie_id):
