@@ -57,7 +57,9 @@ class Revision:
         """Return each figure's value."""
         with self._sources():
             self._append(1024, 20_000)  # to get warm
-            return {**self._appends(), **self._reads(), **self._one_stream()}
+            return {
+                **self._appends(), **self._reads(), **self._one_add(), **self._one_stream(),
+            }  # fmt: skip
 
     def _load(self, what: str, count: int, *words: str) -> dict[str, float]:
         """Load the bookies; return the rate, and what an entry costs the bookies."""
@@ -80,6 +82,10 @@ class Revision:
             **self._load("sequential read 1,024 B", 120_000, *read),
             **self._load("one read at a time", 5_000, *read, "--random", "--in-flight", "1"),
         }
+
+    def _one_add(self) -> dict[str, float]:
+        words = ("write", *THREE, "--in-flight", "1")
+        return self._load("one add at a time", 3_000, *words)
 
     def _one_stream(self) -> dict[str, float]:
         uri = f"{self.bookies.uri}#/messaging/bench"
