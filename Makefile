@@ -146,7 +146,7 @@ interop-pulsar: setup  ## Apache Pulsar's broker on our bookies, every scenario;
 	PULSAR=full $(BIN)/python -m pytest tests/brokers
 
 simulate: setup  ## Run lives of a simulated cluster (SEEDS=0..999, OPERATIONS=50: short ones); writes docs/reports/simulation.md. It goes on where it ended.
-	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --operations $(OPERATIONS) --jobs 2 --keep build/simulation.jsonl \
+	$(BIN)/python -m quorumbook.sim run --seeds $(SEEDS) --operations $(OPERATIONS) --jobs 2 --keep build/simulation.json \
 		--report docs/reports/simulation.md --mutants docs/reports/simulation-mutants.json
 
 simulate-mutants: setup  ## Plant each bug of tests/sim/mutants, and count the seeds that find it (SEEDS=0..299).

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from quorumbook.sim.life import Variation, of_operations
 from quorumbook.sim.runs import outcomes_of
-from quorumbook.sim.search.report import Counts, Kept, Tally
+from quorumbook.sim.search.report import Kept, Tally
 from quorumbook.sim.search.shrinking import Case, Shrinker
 
-_TELL_EVERY = 100
+_KEEP_EVERY = 100
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run seeds and report broken promises")
     run.add_argument("--seeds", type=_seeds, required=True, metavar="A..B", help="both included")
     run.add_argument("--jobs", type=int, default=1, help="processes")
-    run.add_argument("--keep", type=Path, help="a file of counts, to go on after an end")
+    run.add_argument("--keep", type=Path, help="a file of sums, to go on after an end")
     run.add_argument("--report", type=Path, help="write a page with the sums")
     run.add_argument("--mutants", type=Path, help="what a search for planted bugs wrote")
     replay = commands.add_parser("replay", help="run one seed twice and compare")
@@ -87,36 +87,32 @@ def _case(text: str) -> Case:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    seeds, tally = arguments.seeds, Tally()
-    kept = None if arguments.keep is None else Kept(arguments.keep, arguments.operations)
-    done = {each.seed: each for each in kept.counts if each.seed in seeds} if kept else {}
-    for counts in done.values():
-        tally.add(counts)
-    rest = [seed for seed in seeds if seed not in done]
+    kept = Kept(arguments.keep, arguments.seeds, arguments.operations)
+    tally = kept.tally
     try:
-        with outcomes_of(rest, arguments.jobs, _variation(arguments)) as outcomes:
-            for number, outcome in enumerate(outcomes, 1):
-                counts = Counts.of(outcome)
-                tally.add(counts)
-                if kept is not None:
-                    kept.add(counts)
-                _tell(counts, arguments.operations)
-                if number % _TELL_EVERY == 0:
-                    print(f"{number} of {len(rest)} seeds", file=sys.stderr, flush=True)
+        with outcomes_of(kept.rest, arguments.jobs, _variation(arguments)) as outcomes:
+            for outcome in outcomes:
+                tally.add(outcome)
+                if outcome.seed in tally.violations:
+                    _tell(outcome.seed, tally.violations[outcome.seed], arguments.operations)
+                if tally.sums["seeds"] % _KEEP_EVERY == 0:
+                    kept.write()
+                    ran = f"{tally.sums['seeds']} of {len(arguments.seeds)} seeds"
+                    print(ran, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("ended early; the same command goes on with --keep", file=sys.stderr)
+    kept.write()
     print("\n".join(tally.lines()))
     if arguments.report is not None:
         _write_page(arguments, tally)
-    return 1 if tally.violations or tally.sums["seeds"] < len(seeds) else 0
+    return 1 if tally.violations or tally.sums["seeds"] < len(arguments.seeds) else 0
 
 
-def _tell(counts: Counts, operations: int) -> None:
-    if counts.violation:
-        which = f"{counts.seed} --operations {operations}" if operations else f"{counts.seed}"
-        print(f"seed {counts.seed} breaks a promise: {counts.violation}")
-        print(f"  again: python -m quorumbook.sim replay {which} --trace")
-        print(f"  shorter: python -m quorumbook.sim shrink {which}", flush=True)
+def _tell(seed: int, violation: str, operations: int) -> None:
+    which = f"{seed} --operations {operations}" if operations else f"{seed}"
+    print(f"seed {seed} breaks a promise: {violation}")
+    print(f"  again: python -m quorumbook.sim replay {which} --trace")
+    print(f"  shorter: python -m quorumbook.sim shrink {which}", flush=True)
 
 
 def _write_page(arguments: argparse.Namespace, tally: Tally) -> None:

@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import quorumbook
 from quorumbook.sim.life import Outcome
@@ -15,82 +15,6 @@ from quorumbook.sim.search.sometimes import STATES
 
 #: What stands below this heading of a page was written by people and stays.
 _BY_PEOPLE = "## Found and mended"
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """One seed in numbers."""
-
-    seed: int
-    phase: str
-    #: The first broken promise, in one line.
-    violation: str
-    ledgers: int
-    operations: int
-    audited: int
-    acknowledged: int
-    records: int
-    events: int
-    mishaps: Mapping[str, int]
-    sightings: Mapping[str, int]
-    virtual_s: float
-    processor_s: float
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> Counts:
-        """Return those of an outcome."""
-        return cls(
-            outcome.seed,
-            outcome.phase,
-            outcome.violations[0].partition("\n")[0] if outcome.violations else "",
-            outcome.ledgers,
-            outcome.operations,
-            outcome.audited,
-            outcome.acknowledged,
-            outcome.records,
-            outcome.events,
-            dict(outcome.mishaps),
-            dict(outcome.sightings),
-            outcome.virtual_s,
-            outcome.processor_s,
-        )
-
-
-class Kept:
-    """A file with the counts of the seeds that ran, so that a long run can go on where it ended.
-
-    Seeds of other sources, or of another length, are other runs: their counts are forgotten.
-
-    Args:
-        path: The file; it is made if it is not there.
-        operations: How many each seed has, 0 if as many as it says.
-    """
-
-    def __init__(self, path: Path, operations: int = 0) -> None:
-        self._path = path
-        self.counts: list[Counts] = []
-        head = json.dumps({"sources": _fingerprint(), "operations": operations})
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        if lines[:1] == [head]:
-            # A run that was killed may have left half a line.
-            self.counts = [Counts(**json.loads(line)) for line in lines[1:] if line[-1:] == "}"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [head, *(json.dumps(asdict(each)) for each in self.counts)]
-        path.write_text("\n".join(kept) + "\n", encoding="utf-8")
-
-    def add(self, counts: Counts) -> None:
-        """Keep those of one more seed."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(counts)) + "\n")
-
-
-def _fingerprint() -> str:
-    root = Path(quorumbook.__file__).parent
-    found = hashlib.blake2b(digest_size=16)
-    for path in sorted(root.rglob("*.py")):
-        found.update(f"{path.relative_to(root)}\0".encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()
 
 
 class Tally:
@@ -101,27 +25,44 @@ class Tally:
         self.mishaps: Counter[str] = Counter()
         self.phases: Counter[str] = Counter()
         self.sightings: Counter[str] = Counter()
+        #: The first broken promise of a seed, in one line.
         self.violations: dict[int, str] = {}
         self.virtual_s = 0.0
         self.processor_s = 0.0
 
-    def add(self, counts: Counts) -> None:
+    @classmethod
+    def decode(cls, kept: Mapping[str, Any]) -> Tally:
+        """Return the sums that ``encode`` told."""
+        tally = cls()
+        tally.sums.update(kept["sums"])
+        tally.mishaps.update(kept["mishaps"])
+        tally.phases.update(kept["phases"])
+        tally.sightings.update(kept["sightings"])
+        tally.violations.update((int(seed), text) for seed, text in kept["violations"].items())
+        tally.virtual_s, tally.processor_s = kept["virtual_s"], kept["processor_s"]
+        return tally
+
+    def encode(self) -> dict[str, Any]:
+        """Return the sums for a file of JSON."""
+        return dict(vars(self))
+
+    def add(self, outcome: Outcome) -> None:
         """Count a seed."""
         self.sums["seeds"] += 1
-        self.sums["seeds that broke a promise"] += bool(counts.violation)
-        self.sums["ledgers"] += counts.ledgers
-        self.sums["answers to clients"] += counts.operations
-        self.sums["copies of entries looked at on bookies"] += counts.audited
-        self.sums["acknowledged entries"] += counts.acknowledged
-        self.sums["acknowledged records"] += counts.records
-        self.sums["events"] += counts.events
-        self.mishaps.update(counts.mishaps)
-        self.phases[counts.phase or "none"] += 1
-        self.sightings.update(counts.sightings)
-        self.virtual_s += counts.virtual_s
-        self.processor_s += counts.processor_s
-        if counts.violation:
-            self.violations[counts.seed] = counts.violation
+        self.sums["seeds that broke a promise"] += bool(outcome.violations)
+        self.sums["ledgers"] += outcome.ledgers
+        self.sums["answers to clients"] += outcome.operations
+        self.sums["copies of entries looked at on bookies"] += outcome.audited
+        self.sums["acknowledged entries"] += outcome.acknowledged
+        self.sums["acknowledged records"] += outcome.records
+        self.sums["events"] += outcome.events
+        self.mishaps.update(outcome.mishaps)
+        self.phases[outcome.phase or "none"] += 1
+        self.sightings.update(outcome.sightings)
+        self.virtual_s += outcome.virtual_s
+        self.processor_s += outcome.processor_s
+        if outcome.violations:
+            self.violations[outcome.seed] = outcome.violations[0].partition("\n")[0]
 
     def lines(self) -> list[str]:
         """Return the sums for a terminal."""
@@ -167,6 +108,50 @@ class Tally:
             lines += _planted_bugs(mutants)
         _, heading, by_people = before.partition(_BY_PEOPLE)
         return "\n".join(lines) + heading + by_people
+
+
+class Kept:
+    """A file with the sums of the seeds that ran in their order, so that a long run can go on.
+
+    It may go on elsewhere, with the same sources.  Sums of other sources, of another length, or of
+    other seeds than the first of these, are another run's, and forgotten.
+
+    Args:
+        path: The file; it is made when it is first written. None keeps nothing.
+        seeds: Which are to run.
+        operations: How many each has, 0 if as many as it says.
+    """
+
+    def __init__(self, path: Path | None, seeds: range, operations: int = 0) -> None:
+        self._path = path
+        self._run = {"sources": _fingerprint(), "operations": operations, "first": seeds.start}
+        self.tally = Tally()
+        if path is not None and path.is_file():
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["run"] == self._run and kept["sums"]["seeds"] <= len(seeds):
+                self.tally = Tally.decode(kept)
+        #: Those that have not run.
+        self.rest = seeds[self.tally.sums["seeds"] :]
+
+    def write(self) -> None:
+        """Keep the sums as they are."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_name(f"{self._path.name}.new")
+        new.write_text(
+            json.dumps({"run": self._run} | self.tally.encode(), indent=1) + "\n", "utf-8"
+        )
+        new.replace(self._path)
+
+
+def _fingerprint() -> str:
+    root = Path(quorumbook.__file__).parent
+    found = hashlib.blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root)}\0".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def _table(what: str, counts: dict[str, int] | Counter[str]) -> list[str]:
