@@ -57,6 +57,11 @@ def v2_adds(
     return b"".join(v2.encode_adds(key, flags, bodies))
 
 
+def code_of(answer: bytes) -> int:
+    """Return the code of a v2 answer."""
+    return v2.ANSWER.unpack_from(answer)[2]
+
+
 class ScriptedStorage:
     """The storage's facade on dictionaries; the test decides when a group is durable.
 

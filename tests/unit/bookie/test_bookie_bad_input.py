@@ -14,6 +14,7 @@ from bookie_harness import (
     WRONG_KEY,
     RawClient,
     cluster,
+    code_of,
     entry,
     options_in,
     real_bookie,
@@ -40,10 +41,6 @@ OK, FENCED, UNAUTHORIZED, NO_LEDGER, NO_ENTRY = (
         Status.NO_ENTRY,
     )
 )
-
-
-def code_of(frame: bytes) -> int:
-    return v2.ANSWER.unpack_from(frame)[2]
 
 
 GOOD_ADD = v2_adds(1, [0], bytes(1000))

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
+from bookie_harness import KEY, MIB, ScriptedStorage, code_of, entry, serve, settle, v2_adds
 
 from doubles.inside import connections_of, unsent_bytes_of
 from doubles.waiting import until
@@ -18,11 +18,6 @@ from quorumbook.protocol.request_decoder import RequestDecoder
 from quorumbook.protocol.requests import REQUESTS_MAX
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
-
-
-def code_of(frame: bytes) -> int:
-    return v2.ANSWER.unpack_from(frame)[2]
-
 
 _KINDS = {
     "read": v2.encode_read(1, 5),

@@ -10,14 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from bookie_harness import (
-    RawClient,
-    cluster,
-    entry,
-    options_in,
-    real_bookie,
-    v2_adds,
-)
+from bookie_harness import RawClient, cluster, code_of, entry, options_in, real_bookie, v2_adds
 
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
@@ -45,10 +38,6 @@ from quorumbook.protocol.v3 import client as v3
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
 )
-
-
-def code_of(frame: bytes) -> int:
-    return v2.ANSWER.unpack_from(frame)[2]
 
 
 def metadata(ledger_id: int, *ensembles: str, closed: bool = False) -> LedgerMetadata:

@@ -15,6 +15,7 @@ from bookie_harness import (
     KEY,
     RawClient,
     cluster,
+    code_of,
     entry,
     options_in,
     real_bookie,
@@ -45,10 +46,6 @@ from quorumbook.storage.options import Damage
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
 )
-
-
-def code_of(frame: bytes) -> int:
-    return v2.ANSWER.unpack_from(frame)[2]
 
 
 # Start and stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bookie_harness import KEY, MIB, ScriptedStorage, entry, serve, settle, v2_adds
+from bookie_harness import KEY, MIB, ScriptedStorage, code_of, entry, serve, settle, v2_adds
 
 from doubles.inside import connections_of, unsent_bytes_of
 from doubles.waiting import until
@@ -14,10 +14,6 @@ from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
 from quorumbook.storage.states.ledgers import LedgerHandle
-
-
-def code_of(frame: bytes) -> int:
-    return v2.ANSWER.unpack_from(frame)[2]
 
 
 async def test_cached_reads_of_a_chunk_are_answered_in_one_write() -> None:

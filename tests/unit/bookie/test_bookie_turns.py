@@ -10,6 +10,7 @@ import pytest
 from bookie_harness import (
     RawClient,
     cluster,
+    code_of,
     real_bookie,
     serve,
     settle,
@@ -27,6 +28,7 @@ from quorumbook.bookie.connections.loop_turns import (
     TurnsBelow,
     Weight,
 )
+from quorumbook.protocol.v2 import packets as v2
 from quorumbook.storage.journal.group_commit import Journal
 
 MS = 1_000_000
@@ -261,6 +263,56 @@ async def test_who_has_been_flushed_already_costs_no_turn() -> None:
         one.unflushed_bytes = 0
     assert await _turns_of(took, 2) == [1, 1]
     assert took == [many[0], many[4]]
+
+
+async def test_an_answer_is_sent_at_once_or_when_its_turn_is_over_behind_those_that_wait() -> None:
+    clock = _Clock()
+    took: list[_Worker] = []
+    outbox = Outbox(Turn(clock))
+    first, second, third, unasked = (_Worker(clock, took) for _ in range(4))
+    unasked.unflushed_bytes = 0
+    outbox.send(cast(BookieConnection, first))
+    assert took == [first]
+    outbox.add(cast(BookieConnection, second))
+    for one in (third, unasked):  # the first has worked for as long as a turn may
+        outbox.send(cast(BookieConnection, one))
+    assert took == [first]
+    assert await _turns_of(took, 3) == [2, 1]
+    assert took == [first, second, third]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+async def test_what_is_answered_in_its_own_step_leaves_there_while_its_turn_lasts(
+    monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    """Nobody is scheduled for it; a turn that is over leaves it to the next."""
+    left_to: list[object] = []
+    # When requests have been carried out, but not answered yet, says nothing outside.
+    add, carry_out = Outbox.add, BookieConnection._carry_out
+    has_worked: list[bool] = []
+
+    def note_add(self: Outbox, connection: Any) -> None:
+        left_to.append(connection)
+        has_worked.clear()
+        add(self, connection)
+
+    def note_work(self: BookieConnection, data: bytes) -> Any:
+        requests = carry_out(self, data)
+        has_worked.append(True)
+        return requests
+
+    async with serve() as server:
+        client = await server.connect()
+        client.send(v2_adds(1, range(3), b"x"))
+        assert await client.add_codes(3) == [(number, OK) for number in range(3)]
+        monkeypatch.setattr(Outbox, "add", note_add)
+        monkeypatch.setattr(BookieConnection, "_carry_out", note_work)
+        if is_over:
+            monkeypatch.setattr(Turn, "is_over", property(lambda _: bool(has_worked)))
+        assert code_of(await client.ask(v2.encode_read(1, 0))) == OK
+        assert len(left_to) == is_over
+        client.send(v2_adds(1, [3], b"x"))  # answered in the step of its group
+        assert await client.add_codes(1) == [(3, OK)]
 
 
 async def test_requests_that_come_in_a_turn_that_is_over_wait_and_are_answered(

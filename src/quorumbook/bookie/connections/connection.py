@@ -57,21 +57,22 @@ class BookieConnection(asyncio.Protocol):
     """A client's connection; used on the event loop only."""
 
     __slots__ = (
-        "_answers", "_answers_bytes", "_closing", "_decoder", "_has_large_frame", "_is_forgotten",
-        "_is_unread", "_limits", "_may_go", "_owner", "_paused_for", "_pending_bytes",
-        "_sent_bytes", "_transport", "add_bytes", "address", "gate", "is_open", "is_pumping",
-        "long_polls", "peer", "read_bytes", "read_size_estimate", "reads", "unsettled",
+        "_answers", "_answers_bytes", "_closing", "_decoder", "_has_large_frame",
+        "_is_carrying_out", "_is_forgotten", "_is_unread", "_limits", "_may_go", "_owner",
+        "_paused_for", "_pending_bytes", "_sent_bytes", "_transport", "add_bytes", "address",
+        "gate", "is_open", "is_pumping", "long_polls", "peer", "read_bytes", "read_size_estimate",
+        "reads", "unsettled",
     )  # fmt: skip
 
     def __init__(self, owner: Home[BookieConnection]) -> None:
         self._owner = owner
         self._decoder = RequestDecoder(owner.options.max_frame_bytes)
         self._answers: list[bytes] = []
-        self._answers_bytes = 0
-        self._paused_for = 0
-        self._pending_bytes = 0
+        self._answers_bytes = self._paused_for = self._pending_bytes = 0
         self._closing = False
         self._has_large_frame = False
+        #: Requests of its chunk are: what answers them at once leaves at their end.
+        self._is_carrying_out = False
         self._is_forgotten = False
         self._is_unread = False
         #: It is unproven, or rests: another one may get its place.
@@ -125,6 +126,7 @@ class BookieConnection(asyncio.Protocol):
             self._wait_for_turn()
             self._take_in_pending(has_requests=False)
             return
+        self._is_carrying_out = True
         try:
             requests = self._carry_out(data)
             while decoder.is_behind and self._has_the_turn():
@@ -138,8 +140,9 @@ class BookieConnection(asyncio.Protocol):
             _log.exception("requests of %s failed", self.peer)
             self.give_up("an internal error")
             return
-        if not owner.turn.is_over:
-            self.flush()
+        finally:
+            self._is_carrying_out = False
+        owner.outbox.send(self)
         if decoder.is_behind and not self._closing:
             self._wait_for_turn()
         self._take_in_pending(has_requests=bool(requests))
@@ -345,31 +348,28 @@ class BookieConnection(asyncio.Protocol):
 
     def answer(self, data: bytes) -> None:
         """Send an answer frame (or several, joined) with the next write."""
-        answers = self._answers
-        if not answers:
-            if not self.is_open:
-                return
-            self._owner.outbox.add(self)
-        answers.append(data)
-        self._answers_bytes += len(data)
+        if self._answers or self._begin_answers():
+            self._answers.append(data)
+            self._answers_bytes += len(data)
 
     def answer_pieces(self, pieces: list[bytes]) -> None:
         """Send one frame that comes in pieces, without joining them."""
-        if not self._answers:
-            if not self.is_open:
-                return
+        if self._answers or self._begin_answers():
+            self._answers.extend(pieces)
+            self._answers_bytes += sum(map(len, pieces))
+
+    def _begin_answers(self) -> bool:
+        """Have those that come now sent, by whoever does; tell whether there is a peer."""
+        if self.is_open and not self._is_carrying_out:
             self._owner.outbox.add(self)
-        self._answers.extend(pieces)
-        self._answers_bytes += sum(map(len, pieces))
+        return self.is_open
 
     def flush(self) -> None:
         """Write all answers that are there, in one call."""
         answers = self._answers
         if not answers:
             return
-        size = self._answers_bytes
-        self._answers = []
-        self._answers_bytes = 0
+        size, self._answers, self._answers_bytes = self._answers_bytes, [], 0
         if not self.is_open:
             return
         transport = self._transport

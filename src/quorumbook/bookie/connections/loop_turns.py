@@ -237,6 +237,13 @@ class Outbox:
         self._waiting.append(connection)
         self._sweep_soon()
 
+    def send(self, connection: Answerer) -> None:
+        """Have the connection flushed now, or behind those that wait if the turn is over."""
+        if not self.turn.is_over:
+            connection.flush()
+        elif connection.unflushed_bytes:
+            self.add(connection)
+
     def _sweep_soon(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
