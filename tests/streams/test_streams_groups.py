@@ -251,6 +251,31 @@ async def test_a_partition_changes_hands_when_its_record_in_hand_is_done(
         assert seen == [("has", 0), ("gives", 0), ("other has", 0)]
 
 
+async def test_a_member_leaves_although_whoever_closes_it_is_cancelled(
+    ns: Namespace, other: Namespace
+) -> None:
+    mine, theirs = await made(ns, other, partitions=2, records=10)
+    may_go, is_asked = asyncio.Event(), asyncio.Event()
+
+    async def hesitate(partition: int) -> None:
+        is_asked.set()
+        await may_go.wait()
+
+    first = await mine.consumer("g", on_revoked=hesitate)
+    await consume(first, 1)
+    closing = asyncio.create_task(first.close())
+    await is_asked.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert (await mine.group("g")).members
+    may_go.set()
+    await first.close()  # waits for the same end
+    assert not (await mine.group("g")).members
+    async with theirs.consumer("g") as second:
+        assert sorted(numbers(await consume(second, 10))) == list(range(10))
+
+
 async def test_a_record_in_hand_holds_its_partition_until_it_is_done(
     ns: Namespace, other: Namespace
 ) -> None:

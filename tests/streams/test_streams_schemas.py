@@ -113,10 +113,11 @@ async def test_rivals_get_one_version_each_or_share_one(
 
 @pytest.mark.parametrize("was_done", [True, False])
 @pytest.mark.parametrize("rival", ["nobody", "same", "other"])
+@pytest.mark.parametrize("rule", [None, Compatibility.FULL])
 @pytest.mark.parametrize("has_one", [True, False])
 async def test_a_lost_answer_sets_a_version_once(
     stream: Stream, other: Namespace, monkeypatch: pytest.MonkeyPatch, was_done: bool, rival: str,
-    has_one: bool,
+    has_one: bool, rule: Compatibility | None,
 ) -> None:  # fmt: skip
     if has_one:
         await stream.set_schema(schema("first"))
@@ -133,19 +134,26 @@ async def test_a_lost_answer_sets_a_version_once(
             await multi(operations)
         if rival != "nobody":
             theirs = mine if rival == "same" else schema("first", "theirs")
-            await other.stream("a/s").set_schema(theirs)
+            theirs_too = Compatibility.FORWARD if rule else None
+            await other.stream("a/s").set_schema(theirs, compatibility=theirs_too)
         raise MetadataFateUnknownError("the answer is lost")
 
     monkeypatch.setattr(store, "multi", losing)
-    found = await stream.set_schema(mine)
+    last_before = int(has_one)
+    sets = stream.set_schema(mine, compatibility=rule, expected=last_before)
+    if rival == "other" and not was_done:  # theirs is the version that ours was to be
+        with pytest.raises(SchemaConflictError, match=f"at version {last_before + 1}, not"):
+            await sets
+        monkeypatch.undo()
+        sets = stream.set_schema(mine, compatibility=rule)
+    found = await sets
     monkeypatch.undo()
     assert lost >= 1
     now = await stream.schemas()
-    assert now.versions[found.last - 1] == mine
-    expected = {"nobody": 0, "same": 0, "other": 1}[rival] + has_one + 1
-    # Ours was done, and another followed: it counts as somebody else's, and ours is set again.
-    assert now.last in (expected, expected + (was_done and rival == "other"))
-    assert len(now.versions) == now.last
+    assert now.versions[found.last - 1] == mine or found == now
+    assert now.versions.count(mine) == 1
+    assert now.last == last_before + 1 + (rival == "other")
+    assert now.compatibility is found.compatibility is (rule or Compatibility.BACKWARD)
 
 
 async def test_a_store_that_is_away_sets_nothing(

@@ -14,7 +14,7 @@ from quorumbook.env import Env
 from quorumbook.errors import MetadataUnavailableError
 from quorumbook.metadata import nodes
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
-from quorumbook.streams.errors import StreamNotFoundError
+from quorumbook.streams.errors import StreamNotFoundError, WriterBusyError
 from quorumbook.streams.metadata.lock import StreamLock, acquire_together, release_together
 
 PATH = "/lock"
@@ -211,3 +211,37 @@ async def test_whose_release_is_cancelled_leaves_all_the_same(
             other = StreamLock(store, path, "other", StreamNotFoundError)
             await other.acquire(wait_s=PATIENCE_S)
             await other.release()
+
+
+async def test_who_does_not_get_the_lock_is_not_told_of_sessions(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that tries for days would keep a candidate for each time."""
+    listening: set[object] = set()
+    listen = store.on_session_expired
+
+    def noting(callback: Callable[[], None]) -> Callable[[], None]:
+        forget, token = listen(callback), object()
+        listening.add(token)
+
+        def forgotten() -> None:
+            listening.discard(token)
+            forget()
+
+        return forgotten
+
+    monkeypatch.setattr(store, "on_session_expired", noting)
+    owner = candidate(store, "owner")
+    await owner.acquire()
+    for wait_s in 0, 0.001:
+        with pytest.raises(WriterBusyError):
+            await candidate(store, "rival").acquire(wait_s=wait_s)
+    assert not await acquire_together([candidate(store, "another")])
+    waiting = asyncio.create_task(candidate(store, "patient").acquire(wait_s=None))
+    await until(lambda: len(listening) == 2)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert len(listening) == 1
+    await owner.release()
+    assert not listening

@@ -82,7 +82,13 @@ class StreamLock:
             StreamNotFoundError: there is no such stream.
         """
         self._listen()
-        may_wait = wait_s is None or wait_s > 0
+        try:
+            await self._get(wait_s, may_wait=wait_s is None or wait_s > 0, by_force=by_force)
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def _get(self, wait_s: float | None, *, may_wait: bool, by_force: bool) -> None:
         while True:
             self._check_left()
             if not may_wait and not by_force:

@@ -109,6 +109,7 @@ class Consumer(Closing):
         #: What is being closed since a session ended.
         self._ending: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._remove_callback: Callable[[], None] | None = None
 
     # Life ----------------------------------------------------------------------------------
@@ -134,17 +135,22 @@ class Consumer(Closing):
         Args:
             is_done: Whether the records that were handed out last count as done.
         """
-        if self._task is None:
-            return
         task, self._task = self._task, None
-        self._catch_up()
-        if is_done:
-            self._mark_done()
-        self._in_hand.clear()
-        self._again.clear()
-        self._is_closing = True
-        self._came_back.set()
-        self._ring()
+        if task is not None:
+            self._catch_up()
+            if is_done:
+                self._mark_done()
+            self._in_hand.clear()
+            self._again.clear()
+            self._is_closing = True
+            self._came_back.set()
+            self._ring()
+            # Others wait for the partitions: it goes on without whoever is cancelled.
+            self._leaving = asyncio.ensure_future(self._leave(task))
+        if self._leaving is not None:
+            await asyncio.shield(self._leaving)
+
+    async def _leave(self, task: asyncio.Task[None]) -> None:
         await asyncio.wait({task}, timeout=_CLOSE_S)  # what it is at is finished if possible
         await cancel_and_wait([task])
         self._nodes.store.unwatch(self._ring)

@@ -63,9 +63,15 @@ class SchemaNodes:
         expected: int | None,
     ) -> StreamSchemas:
         """Add a version, change the rule, or both; see ``Stream.set_schema``."""
+        tried: StreamSchemas | None = None
         for _ in range(_ATTEMPTS):
             found = await self._read()
             schemas = None if found is None else found[0]
+            if tried and schemas and schemas.versions[: tried.last] == tried.versions:
+                # Nobody heard of it, and others followed; or somebody set the same one before us.
+                if compatibility in (None, schemas.compatibility):
+                    return tried
+                schema = expected = None
             last = 0 if schemas is None else schemas.last
             if expected is not None and expected != last:
                 raise SchemaConflictError(
@@ -75,6 +81,7 @@ class SchemaNodes:
             changed = self._changed(schemas, schema, compatibility)
             if changed == schemas:
                 return changed
+            tried = changed if changed.last > last else None
             operations = self._operations(found and found[1], last, changed)
             with contextlib.suppress(NodeExistsError, MetadataVersionConflict):
                 what = f"setting the schema of stream {self.stream}"
