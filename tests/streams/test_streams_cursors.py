@@ -14,6 +14,7 @@ from quorumbook.errors import LocalProtocolError, MetadataUnavailableError
 from quorumbook.metadata import nodes
 from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
+from quorumbook.streams.cursors.reader import lock_cursor
 from quorumbook.streams.cursors.state import MAX_STATE_SIZE_BYTES, CursorState
 from quorumbook.streams.errors import (
     CorruptRecordsError,
@@ -290,3 +291,26 @@ async def _assert_truncated(stream: Stream, **start: Any) -> None:
     with pytest.raises(PositionTruncatedError):
         async with stream.reader(tail=False, **start) as reader:
             await reader.read(1, wait_s=None)
+
+
+@pytest.mark.parametrize("goes", ["the cursor", "the stream"])
+async def test_a_reader_alone_brings_nothing_back_that_was_deleted(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, goes: str
+) -> None:
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+
+    async def deleting(context: Any, name: str, wait_s: float | None) -> Any:
+        if goes == "the stream":
+            await other.delete_stream("s")
+        else:
+            await (await other.stream("s").cursor(name)).delete()
+        return await lock_cursor(context, name, wait_s)
+
+    monkeypatch.setattr("quorumbook.streams.stream.lock_cursor", deleting)
+    with pytest.raises(StreamNotFoundError, match="stream s has no cursor c"):
+        await stream.reader(cursor="c", exclusive=True)
+    if goes == "the cursor":
+        assert await stream.cursors() == []
+        await ns.delete_stream("s")
+    assert await stream_context(stream).store.exists(f"{ns.path}/s") is None

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from quorumbook.client.client import BookKeeper
-from quorumbook.errors import MetadataUnavailableError
+from quorumbook.errors import MetadataFateUnknownError, MetadataUnavailableError
 from quorumbook.streams import Namespace, Position, Stream, StreamPolicy
-from quorumbook.streams.errors import PositionTruncatedError, WriterFencedError
+from quorumbook.streams.errors import (
+    PositionTruncatedError,
+    StreamNotFoundError,
+    WriterFencedError,
+)
+from quorumbook.streams.metadata.stream_nodes import StreamNodes
+from quorumbook.streams.retention.retention import Retention
 from quorumbook.streams.stream_context import stream_context
 
 
@@ -213,6 +219,83 @@ async def test_t2_what_is_held_while_others_go_stays(
     assert await numbers(stream) == [2, 3, 4, 5]
     async with stream.reader(tail=False) as reader:
         assert [record.sequence_id async for record in reader] == list(range(2, 10))
+
+
+def before_mark(
+    monkeypatch: pytest.MonkeyPatch, stream: Stream, work: Callable[[], Awaitable[Any]], fate: str
+) -> None:
+    """Have somebody work right before a segment is first marked, which may go unanswered."""
+    nodes = stream_context(stream).nodes
+    change, store = nodes.change, nodes.store
+    multi = store.multi
+
+    async def without_answer(operations: Any) -> Any:
+        monkeypatch.undo()
+        if fate == "answer lost":
+            await multi(operations)
+        raise MetadataFateUnknownError("no answer")
+
+    async def marked(*arguments: Any) -> None:
+        monkeypatch.undo()
+        await work()
+        if fate != "answered":
+            monkeypatch.setattr(store, "multi", without_answer)
+        await change(*arguments)
+
+    monkeypatch.setattr(StreamNodes, "change", lambda _, *arguments: marked(*arguments))
+
+
+@pytest.mark.parametrize("fate", ["answered", "never sent", "answer lost"])
+@pytest.mark.parametrize("is_all_kept", [True, False])
+@pytest.mark.parametrize("hold", ["made", "made behind", "holds", "reset", "moved on"])
+async def test_t2_what_is_held_right_before_a_segment_is_marked_stays(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, fate: str, is_all_kept: bool,
+    hold: str,
+) -> None:  # fmt: skip
+    """Retention had looked at all cursors by then."""
+    kept = {"retain_unconsumed": True} if is_all_kept else {}
+    stream = await written(ns, 3, retain_records=1, **kept)
+    theirs = other.stream("s")
+    there = await theirs.cursor("there", start="latest", holds_retention=hold != "holds")
+
+    async def work() -> None:
+        if hold.startswith("made"):
+            start = "earliest" if hold == "made" else "latest"
+            await theirs.cursor("new", start=start, holds_retention=not is_all_kept)
+        elif hold == "holds":
+            await there.hold_retention(holds=True)
+        elif hold == "reset":
+            await there.reset(Position(1, 0, 0))
+        else:
+            await there.commit(Position(4, 0, 0))
+
+    if hold == "holds":
+        await there.reset(Position(3, 0, 0) if is_all_kept else Position(1, 0, 0))
+    before_mark(monkeypatch, stream, work, fate)
+    report = await stream.enforce_retention()
+    goes = hold in ("moved on", "made behind") or (hold == "holds" and is_all_kept)
+    assert reasons(report) == ([(1, "records"), (2, "records")] if goes else [])
+    assert await numbers(stream) == ([3] if goes else [1, 2, 3])
+
+
+async def test_t2_a_stream_that_is_deleted_while_it_lets_go_stays_deleted(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await written(ns, 3, retain_records=1)
+    decide = Retention._decide
+
+    async def decided(self: Retention, facts: Any) -> Any:
+        found = await decide(self, facts)
+        monkeypatch.undo()
+        await other.delete_stream("s")
+        return found
+
+    # Nothing outside is asked between the two.
+    monkeypatch.setattr(Retention, "_decide", decided)
+    with pytest.raises(StreamNotFoundError):
+        await stream.enforce_retention()
+    assert [each async for each in ns.streams()] == []
+    assert await stream_context(stream).store.exists(f"{ns.path}/s") is None
 
 
 async def test_t2_a_cursor_that_is_reset_back_while_others_go_keeps_what_is_left(

@@ -19,7 +19,6 @@ from quorumbook.errors import (
     NoSuchEntryError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.nodes import create_with_parents
 from quorumbook.metadata.store import Create, Delete, Operation, Set
 from quorumbook.streams.cursors.acks import AckedRange, Acks
 from quorumbook.streams.cursors.lag import Lag, acks_at, first_record, measure_lag, sequence_id_at
@@ -360,6 +359,8 @@ class Cursor:
             return found is not None
 
         operations = [Set(path, data, *self._revision), second]
+        if new.keeps_more_than(self._stored):
+            operations.append(self._context.nodes.has_retention_look_again())
         self._unsure = new
         try:
             with self._conflicts():
@@ -367,11 +368,9 @@ class Cursor:
         except StreamError:
             self._unsure = None
             raise
-        if self._rest_revision is None:
-            made = await self._context.store.exists(rest)
-            rest_revision = None if made is None else made.revision
-        else:
-            rest_revision = self._rest_revision.next
+        rest_revision = self._rest_revision and self._rest_revision.next
+        if rest_revision is None and (made := await self._context.store.exists(rest)) is not None:
+            rest_revision = made.revision
         self._stored, self._revision, self._rest_revision = new, self._revision.next, rest_revision
         self._unsure = None
 
@@ -422,8 +421,7 @@ async def open_cursor(
             holds_retention=bool(holds_retention),
             acks=None if start == "earliest" else await acks_at(context, position),
         )
-        with contextlib.suppress(NodeExistsError):
-            await create_with_parents(store, paths.subscribers)
+        await context.nodes.prepare_cursors()
         path, rest = paths.subscriber(name), f"{paths.subscriber(name)}/{REST_NAME}"
 
         async def was_created() -> bool:
@@ -433,7 +431,8 @@ async def open_cursor(
         with contextlib.suppress(NodeExistsError):  # somebody else was faster
             await context.nodes.change(
                 [Create(path, stored.position.to_text().encode()),
-                 Create(rest, stored.encode_rest())],
+                 Create(rest, stored.encode_rest()),
+                 context.nodes.has_retention_look_again()],
                 was_created, "making a cursor",
             )  # fmt: skip
         found = await read_cursor(context, name)

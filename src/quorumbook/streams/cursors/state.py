@@ -52,6 +52,12 @@ class CursorState:
     #: Why the second node cannot be read, if it cannot: what was in it is not known.
     damage: StreamError | None = None
 
+    def keeps_more_than(self, before: CursorState) -> bool:
+        """Tell whether records have to stay for it that need not have stayed before."""
+        return self.position < before.position or (
+            self.holds_retention and not before.holds_retention
+        )
+
     def encode_rest(self) -> bytes:
         """Return the data of the second node."""
         rest: dict[str, Any] = {"version": _VERSION, "position": str(self.position)}

@@ -29,7 +29,7 @@ from quorumbook.metadata.nodes import (
     delete_tree,
     with_living_session,
 )
-from quorumbook.metadata.store import Create, Delete, Operation, Revision, Set
+from quorumbook.metadata.store import Check, Create, Delete, Operation, Revision, Set
 from quorumbook.streams.errors import CorruptRecordsError, StreamExistsError
 from quorumbook.streams.format.names import LAYOUT_VERSION_DATA
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
@@ -326,8 +326,35 @@ class StreamNodes(SegmentNodes):
 
     # What truncation changes ---------------------------------------------------------------
 
-    async def replace_segment(self, old: SegmentMetadata, new: SegmentMetadata) -> bool:
-        """Write other metadata of a segment; False if it is not as it was any more."""
+    async def prepare_cursors(self) -> None:
+        """Make the node that cursors are below, if the stream has none yet.
+
+        Raises:
+            StreamNotFoundError: there is no such stream (any more).
+        """
+        make = partial(self.store.create, self.paths.subscribers)
+        try:
+            await with_living_session(self.store, make)
+        except NodeExistsError:
+            return
+        except NoSuchNodeError:
+            await self.max_txid()  # says so
+            raise
+
+    def has_retention_look_again(self) -> Operation:
+        """Return what goes with a cursor that keeps more from now on than it did."""
+        return Set(self.paths.subscribers, b"")
+
+    async def are_cursors_as_now(self) -> Check:
+        """Return what demands that no cursor keeps more than it does now."""
+        await self.prepare_cursors()
+        above = await self.store.get(self.paths.subscribers)
+        return Check(self.paths.subscribers, *above.revision)
+
+    async def replace_segment(
+        self, old: SegmentMetadata, new: SegmentMetadata, *demands: Check
+    ) -> bool:
+        """Write other metadata of a segment; False if it, or what is demanded, has changed."""
         path = self.paths.segment(old.number, is_in_progress=old.is_in_progress)
         data = new.encode().encode()
 
@@ -344,7 +371,9 @@ class StreamNodes(SegmentNodes):
                 operations = [Delete(path, *node.revision), Create(path, data)]
                 # A new node begins at version 0: who read the old one must not take it for that.
                 operations += [Set(path, data)] * (node.version % _VERSIONS + 1)
-            await self.change(operations, was_replaced, f"truncating segment {old.number}")
+            await self.change(
+                [*demands, *operations], was_replaced, f"truncating segment {old.number}"
+            )
         except (NoSuchNodeError, MetadataVersionConflict):
             return False
         return True

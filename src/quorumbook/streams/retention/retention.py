@@ -1,10 +1,11 @@
 """Lets go of what a stream need not keep any more: marks segments, then deletes their ledgers.
 
 ``plan`` decides, and once more before each segment: cursors and policies change while others go.
-The segment is first marked as truncated, so that readers know; then its
-ledger is deleted, its files if it was offloaded, and its node last.  Whoever is interrupted in
-between leaves a marked segment, which the next run deletes: no ledger is ever without a node that
-names it.  Several may do this for the same stream at the same time.
+The segment is first marked as truncated, so that readers know, in a step that demands that no
+cursor keeps more than when that was decided: each that does writes the node above the cursors.
+Then its ledger is deleted, its files if it was offloaded, and its node last.  Whoever is
+interrupted in between leaves a marked segment, which the next run deletes: no ledger is ever
+without a node that names it.  Several may do this for the same stream at the same time.
 """
 
 from __future__ import annotations
@@ -176,19 +177,18 @@ class Retention:
             FilesUnavailableError: files cannot be removed; all ledgers are deleted nevertheless,
                 and nodes stay from that segment on, so that their numbers have no gap.
         """
-        gone, overrun, forgotten = [], set(), []
+        gone, forgotten = [], []
+        overrun: set[str] = set()
         stuck: FilesUnavailableError | None = None
         for segment, planned in going:
-            reason = planned
+            reason: DeletionReason | None = planned
+            marked: SegmentMetadata | None = segment
             if planned is not DeletionReason.TRUNCATED:
                 # Those before it may have taken minutes.
-                plan, cursors = await self._decide([f for f in facts if f.number >= segment.number])
-                if not plan.segments:
-                    break
-                reason = plan.segments[0][1]
-                losers = [cursor for cursor in cursors if cursor.name in plan.overrun]
-                overrun.update(await self._mark_overrun(losers, segment.last_position))
-            marked = await self._marked(segment)
+                left = [each for each in facts if each.number >= segment.number]
+                reason, marked = await self._decide_and_mark(segment, left, overrun)
+            if reason is None:
+                break
             if marked is None:
                 continue
             with contextlib.suppress(NoSuchLedgerInMetadataError):
@@ -205,12 +205,27 @@ class Retention:
             raise stuck
         return _report(gone, sorted(overrun), [location for location in forgotten if location])
 
-    async def _marked(self, segment: SegmentMetadata) -> SegmentMetadata | None:
-        """Have readers know that a segment goes; None if somebody changed it meanwhile."""
-        if segment.truncation is Truncation.TRUNCATED:
-            return segment
-        marked = segment.truncated(None)
-        return marked if await self._context.nodes.replace_segment(segment, marked) else None
+    async def _decide_and_mark(
+        self, segment: SegmentMetadata, facts: list[SegmentFacts], overrun: set[str]
+    ) -> tuple[DeletionReason | None, SegmentMetadata | None]:
+        """Have readers know that a segment goes, if it does by what cursors keep in that instant.
+
+        Returns:
+            Why it goes, None if it stays; and the segment, None if somebody changed it meanwhile.
+        """
+        nodes, marked = self._context.nodes, segment.truncated(None)
+        while True:
+            as_now = await nodes.are_cursors_as_now()
+            plan, cursors = await self._decide(facts)
+            if not plan.segments:
+                return None, None
+            losers = [cursor for cursor in cursors if cursor.name in plan.overrun]
+            overrun.update(await self._mark_overrun(losers, segment.last_position))
+            reason = plan.segments[0][1]
+            if await nodes.replace_segment(segment, marked, as_now):
+                return reason, marked
+            if await nodes.are_cursors_as_now() == as_now:
+                return reason, None
 
 
 def _report(
