@@ -282,6 +282,7 @@ async def test_t2_a_stream_that_is_deleted_while_it_lets_go_stays_deleted(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await written(ns, 3, retain_records=1)
+    # Nothing outside is asked between this and the mark.
     decide = Retention._decide
 
     async def decided(self: Retention, facts: Any) -> Any:
@@ -290,7 +291,6 @@ async def test_t2_a_stream_that_is_deleted_while_it_lets_go_stays_deleted(
         await other.delete_stream("s")
         return found
 
-    # Nothing outside is asked between the two.
     monkeypatch.setattr(Retention, "_decide", decided)
     with pytest.raises(StreamNotFoundError):
         await stream.enforce_retention()
