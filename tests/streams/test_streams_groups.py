@@ -276,6 +276,28 @@ async def test_a_member_leaves_although_whoever_closes_it_is_cancelled(
         assert sorted(numbers(await consume(second, 10))) == list(range(10))
 
 
+@pytest.mark.parametrize("made", ["groups", "members", "claims"])
+async def test_a_group_that_is_joined_while_its_stream_is_deleted_brings_nothing_back(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    mine = await PartitionedStream.create(ns, "deleted", partitions=1)
+    theirs = await PartitionedStream.open(other, "deleted")
+    store = stream_context(mine.partitions[0]).store
+    create = store.create
+
+    async def deleting(path: str, *arguments: Any, **options: Any) -> Any:
+        if path.endswith(f"/{made}"):
+            monkeypatch.undo()
+            await theirs.delete()
+        return await create(path, *arguments, **options)
+
+    monkeypatch.setattr(store, "create", deleting)
+    with pytest.raises(StreamNotFoundError, match="group g, or its stream, was deleted while"):
+        await mine.consumer("g")
+    assert await store.exists(mine.node) is None
+    await PartitionedStream.create(ns, "deleted", partitions=1)
+
+
 async def test_a_record_in_hand_holds_its_partition_until_it_is_done(
     ns: Namespace, other: Namespace
 ) -> None:

@@ -13,6 +13,7 @@ How far the group is, is in the partitions' cursors of its name.
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import NamedTuple
 
 from quorumbook.errors import (
@@ -21,7 +22,7 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.nodes import change_once, create_with_parents, delete_tree
+from quorumbook.metadata.nodes import change_once, delete_tree, with_living_session
 from quorumbook.metadata.store import (
     Check,
     Create,
@@ -35,6 +36,7 @@ from quorumbook.metadata.store import (
 from quorumbook.streams.errors import (
     CorruptRecordsError,
     GroupInUseError,
+    StreamNotFoundError,
     UnsupportedFormatError,
 )
 from quorumbook.streams.partitions.group_state import GroupState
@@ -60,9 +62,21 @@ class GroupNodes:
         self._claims = f"{self.path}/claims"
 
     async def prepare(self) -> None:
-        """Make what is not there yet."""
-        with contextlib.suppress(NodeExistsError):
-            await create_with_parents(self.store, self.path.rpartition("/")[0])
+        """Make what is not there yet.
+
+        Raises:
+            StreamNotFoundError: the stream, or the group, is being deleted.
+        """
+        try:
+            await self._prepare()
+        except NoSuchNodeError as error:
+            group = self.path.rpartition("/")[2]
+            raise StreamNotFoundError(
+                f"group {group}, or its stream, was deleted while it was joined"
+            ) from error
+
+    async def _prepare(self) -> None:
+        await self._make(self.path.rpartition("/")[0])
         while not await self._is_made():
             # With a write of the node that says how many partitions there are: who adds some
             # meanwhile has to look again, and then gives this group a place in them as well.
@@ -74,8 +88,12 @@ class GroupNodes:
             with contextlib.suppress(NodeExistsError, MetadataVersionConflict):
                 await change_once(self.store, operations, self._is_made, f"making {self.path}")
         for path in self._members, self._claims:
-            with contextlib.suppress(NodeExistsError):
-                await create_with_parents(self.store, path)
+            await self._make(path)
+
+    async def _make(self, path: str) -> None:
+        """Make a node, without its parents: what is deleted meanwhile stays so."""
+        with contextlib.suppress(NodeExistsError):
+            await with_living_session(self.store, partial(self.store.create, path))
 
     async def _is_made(self) -> bool:
         return await self.store.exists(self.path) is not None
