@@ -15,7 +15,7 @@ import pytest
 from sim.mutants.by_tests import failing_tests
 from sim.mutants.page import held_elsewhere, scenarios
 from sim.mutants.planting import Mutant, all_mutants, planted
-from sim.mutants.run import search
+from sim.mutants.run import Finding, search, tried, write_report
 
 MUTANTS = all_mutants()
 #: Within so many seeds a phase finds its bugs: nearly all within three, two of them after some 20.
@@ -51,6 +51,18 @@ def test_bugs_that_cover_each_other_are_planted_together():
     with planted(mutant):
         assert all(f.__code__ is not code for f, code in zip(functions, before, strict=True))
     assert [each.__code__ for each in functions] == before
+
+
+def test_what_the_report_tells_need_not_be_looked_for_again(tmp_path: Path):
+    report = tmp_path / "found.json"
+    assert tried(report, is_as_they_come=True) == set()
+    one, another = (
+        Finding(each.what, each.area, 3, 4, 0.1, phase=each.phase) for each in MUTANTS[:2]
+    )
+    write_report(report, one, is_as_they_come=True)
+    write_report(report, another, is_as_they_come=False)
+    assert tried(report, is_as_they_come=True) == {one.what}
+    assert tried(report, is_as_they_come=False) == {another.what}
 
 
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.phase], ids=str)

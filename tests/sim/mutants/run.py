@@ -8,7 +8,7 @@ of many.  A bug that no seed finds is one that the runs are too weak for; the te
 named with it (``planting.py``).
 
 With ``--report`` what was found before stays there for the bugs that were not looked for, and what
-was found in the other way.
+was found in the other way.  ``--untried`` looks for those only of which it says nothing.
 """
 
 from __future__ import annotations
@@ -144,16 +144,31 @@ def write_report(path: Path, finding: Finding, *, is_as_they_come: bool) -> None
     path.with_suffix(".md").write_text(page(kept), encoding="utf-8")
 
 
+def tried(report: Path | None, *, is_as_they_come: bool) -> set[str]:
+    """Return the words of the bugs of which a report tells what this way of search found."""
+    if report is None or not report.is_file():
+        return set()
+    key = "as_they_come" if is_as_they_come else "phase"
+    rows = json.loads(report.read_text(encoding="utf-8"))
+    return {each["what"] for each in rows if key in each}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", default="0..299", metavar="A..B")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="a part of their words or area")
     parser.add_argument("--as-they-come", action="store_true", help="seeds without their phase")
+    parser.add_argument("--untried", action="store_true", help="of which the report says nothing")
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
     first, _, last = options.seeds.partition("..")
-    mutants = [each for each in all_mutants() if options.only in f"{each.area}: {each.what}"]
+    done = tried(options.report, is_as_they_come=options.as_they_come) if options.untried else ()
+    mutants = [
+        each
+        for each in all_mutants()
+        if options.only in f"{each.area}: {each.what}" and each.what not in done
+    ]
     problems = [each.problem for each in mutants if each.problem]
     if problems or not mutants:
         print("\n".join(problems) or "no such bug", file=sys.stderr)
