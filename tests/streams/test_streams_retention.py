@@ -247,7 +247,7 @@ def before_mark(
 
 @pytest.mark.parametrize("fate", ["answered", "never sent", "answer lost"])
 @pytest.mark.parametrize("is_all_kept", [True, False])
-@pytest.mark.parametrize("hold", ["made", "made behind", "holds", "reset", "moved on"])
+@pytest.mark.parametrize("hold", ["made", "made behind", "holds", "reset", "moved on", "policy"])
 async def test_t2_what_is_held_right_before_a_segment_is_marked_stays(
     ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, fate: str, is_all_kept: bool,
     hold: str,
@@ -266,6 +266,8 @@ async def test_t2_what_is_held_right_before_a_segment_is_marked_stays(
             await there.hold_retention(holds=True)
         elif hold == "reset":
             await there.reset(Position(1, 0, 0))
+        elif hold == "policy":
+            await theirs.set_policy(StreamPolicy(retain_records=7))
         else:
             await there.commit(Position(4, 0, 0))
 

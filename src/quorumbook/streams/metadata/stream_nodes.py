@@ -345,11 +345,15 @@ class StreamNodes(SegmentNodes):
         """Return what goes with a cursor that keeps more from now on than it did."""
         return Set(self.paths.subscribers, b"")
 
-    async def are_cursors_as_now(self) -> Check:
-        """Return what demands that no cursor keeps more than it does now."""
+    async def keep_as_now(self) -> tuple[Check, Check]:
+        """Return what demands that no cursor keeps more than now, nor the stream's own policy."""
         await self.prepare_cursors()
+        policy = await self.store.get(self.paths.stream)
         above = await self.store.get(self.paths.subscribers)
-        return Check(self.paths.subscribers, *above.revision)
+        return (
+            Check(self.paths.stream, *policy.revision),
+            Check(self.paths.subscribers, *above.revision),
+        )
 
     async def replace_segment(
         self, old: SegmentMetadata, new: SegmentMetadata, *demands: Check

@@ -2,7 +2,8 @@
 
 ``plan`` decides, and once more before each segment: cursors and policies change while others go.
 The segment is first marked as truncated, so that readers know, in a step that demands that no
-cursor keeps more than when that was decided: each that does writes the node above the cursors.
+cursor keeps more than when that was decided (each that does writes the node above the cursors),
+and that the stream's own policy is the same.
 Then its ledger is deleted, its files if it was offloaded, and its node last.  Whoever is
 interrupted in between leaves a marked segment, which the next run deletes: no ledger is ever
 without a node that names it.  Several may do this for the same stream at the same time.
@@ -215,16 +216,16 @@ class Retention:
         """
         nodes, marked = self._context.nodes, segment.truncated(None)
         while True:
-            as_now = await nodes.are_cursors_as_now()
+            as_now = await nodes.keep_as_now()
             plan, cursors = await self._decide(facts)
             if not plan.segments:
                 return None, None
             losers = [cursor for cursor in cursors if cursor.name in plan.overrun]
             overrun.update(await self._mark_overrun(losers, segment.last_position))
             reason = plan.segments[0][1]
-            if await nodes.replace_segment(segment, marked, as_now):
+            if await nodes.replace_segment(segment, marked, *as_now):
                 return reason, marked
-            if await nodes.are_cursors_as_now() == as_now:
+            if await nodes.keep_as_now() == as_now:
                 return reason, None
 
 
