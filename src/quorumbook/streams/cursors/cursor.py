@@ -360,7 +360,7 @@ class Cursor:
 
         operations = [Set(path, data, *self._revision), second]
         if new.keeps_more_than(self._stored):
-            operations.append(self._context.nodes.has_retention_look_again())
+            operations.append(self._context.nodes.news_for_retention())
         self._unsure = new
         try:
             with self._conflicts():
@@ -432,7 +432,7 @@ async def open_cursor(
             await context.nodes.change(
                 [Create(path, stored.position.to_text().encode()),
                  Create(rest, stored.encode_rest()),
-                 context.nodes.has_retention_look_again()],
+                 context.nodes.news_for_retention()],
                 was_created, "making a cursor",
             )  # fmt: skip
         found = await read_cursor(context, name)

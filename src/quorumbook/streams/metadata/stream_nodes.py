@@ -341,7 +341,7 @@ class StreamNodes(SegmentNodes):
             await self.max_txid()  # says so
             raise
 
-    def has_retention_look_again(self) -> Operation:
+    def news_for_retention(self) -> Operation:
         """Return what goes with a cursor that keeps more from now on than it did."""
         return Set(self.paths.subscribers, b"")
 
