@@ -280,12 +280,13 @@ async def test_t2_what_is_held_right_before_a_segment_is_marked_stays(
     assert await numbers(stream) == ([3] if goes else [1, 2, 3])
 
 
+@pytest.mark.parametrize("is_decided", [True, False])
 async def test_t2_a_stream_that_is_deleted_while_it_lets_go_stays_deleted(
-    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, is_decided: bool
 ) -> None:
     stream = await written(ns, 3, retain_records=1)
     # Nothing outside is asked between this and the mark.
-    decide = Retention._decide
+    decide, prepare = Retention._decide, StreamNodes.prepare_cursors
 
     async def decided(self: Retention, facts: Any) -> Any:
         found = await decide(self, facts)
@@ -293,7 +294,15 @@ async def test_t2_a_stream_that_is_deleted_while_it_lets_go_stays_deleted(
         await other.delete_stream("s")
         return found
 
-    monkeypatch.setattr(Retention, "_decide", decided)
+    async def prepared(self: StreamNodes) -> None:
+        monkeypatch.undo()
+        await other.delete_stream("s")
+        await prepare(self)
+
+    if is_decided:
+        monkeypatch.setattr(Retention, "_decide", decided)
+    else:
+        monkeypatch.setattr(StreamNodes, "prepare_cursors", prepared)
     with pytest.raises(StreamNotFoundError):
         await stream.enforce_retention()
     assert [each async for each in ns.streams()] == []

@@ -58,6 +58,16 @@ async def create_with_parents(
     return await with_parents(store, path, create)
 
 
+async def make_below(store: MetadataStore, path: str) -> None:
+    """Make an empty node unless it is there, without its parents: what was deleted stays so.
+
+    Raises:
+        NoSuchNodeError: its parent is not there (any more).
+    """
+    with contextlib.suppress(NodeExistsError):
+        await with_living_session(store, functools.partial(store.create, path))
+
+
 async def set_or_create(store: MetadataStore, path: str, data: bytes) -> None:
     """Have a node hold this, whether it is there or not, in a new session if the old one ends."""
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from functools import partial
 from itertools import chain
 
 from quorumbook.client.waiting.closing import Closing
 from quorumbook.client.waiting.outcomes import copy_error
 from quorumbook.env import logger
 from quorumbook.env.tasks import cancel_and_wait
-from quorumbook.errors import NodeExistsError, NoSuchNodeError, QuorumbookError
-from quorumbook.metadata.nodes import with_living_session
+from quorumbook.errors import NoSuchNodeError, QuorumbookError
+from quorumbook.metadata.nodes import make_below
 from quorumbook.streams.cursors.cursor import Cursor, ack_gone, commit_place
 from quorumbook.streams.cursors.lag import current_position, first_record
 from quorumbook.streams.errors import (
@@ -363,11 +362,8 @@ async def lock_cursor(context: StreamContext, name: str, wait_s: float | None) -
     """
     context.check_writable()
     path = context.nodes.paths.subscriber_lock(name)
-    # Without its parents: what was deleted meanwhile stays so.
-    make = partial(context.store.create, path)
     try:
-        with contextlib.suppress(NodeExistsError):
-            await with_living_session(context.store, make)
+        await make_below(context.store, path)
     except NoSuchNodeError as error:
         raise StreamNotFoundError(f"stream {context.name} has no cursor {name}") from error
     lock = context.lock_at(path)

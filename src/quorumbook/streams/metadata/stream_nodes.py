@@ -27,6 +27,7 @@ from quorumbook.metadata.nodes import (
     change_once,
     create_with_parents,
     delete_tree,
+    make_below,
     with_living_session,
 )
 from quorumbook.metadata.store import Check, Create, Delete, Operation, Revision, Set
@@ -332,14 +333,10 @@ class StreamNodes(SegmentNodes):
         Raises:
             StreamNotFoundError: there is no such stream (any more).
         """
-        make = partial(self.store.create, self.paths.subscribers)
         try:
-            await with_living_session(self.store, make)
-        except NodeExistsError:
-            return
-        except NoSuchNodeError:
-            await self.max_txid()  # says so
-            raise
+            await make_below(self.store, self.paths.subscribers)
+        except NoSuchNodeError as error:
+            raise self.not_found() from error
 
     def news_for_retention(self) -> Operation:
         """Return what goes with a cursor that keeps more from now on than it did."""
@@ -347,13 +344,12 @@ class StreamNodes(SegmentNodes):
 
     async def keep_as_now(self) -> tuple[Check, Check]:
         """Return what demands that no cursor keeps more than now, nor the stream's own policy."""
-        await self.prepare_cursors()
-        policy = await self.store.get(self.paths.stream)
-        above = await self.store.get(self.paths.subscribers)
-        return (
-            Check(self.paths.stream, *policy.revision),
-            Check(self.paths.subscribers, *above.revision),
-        )
+        _, policy = await self.read_data()
+        above = await self.store.exists(self.paths.subscribers)
+        if above is None:
+            await self.prepare_cursors()
+            above = await self.store.get(self.paths.subscribers)
+        return Check(self.paths.stream, *policy), Check(self.paths.subscribers, *above.revision)
 
     async def replace_segment(
         self, old: SegmentMetadata, new: SegmentMetadata, *demands: Check

@@ -13,7 +13,6 @@ How far the group is, is in the partitions' cursors of its name.
 from __future__ import annotations
 
 import contextlib
-from functools import partial
 from typing import NamedTuple
 
 from quorumbook.errors import (
@@ -22,7 +21,7 @@ from quorumbook.errors import (
     NodeExistsError,
     NoSuchNodeError,
 )
-from quorumbook.metadata.nodes import change_once, delete_tree, with_living_session
+from quorumbook.metadata.nodes import change_once, delete_tree, make_below
 from quorumbook.metadata.store import (
     Check,
     Create,
@@ -76,7 +75,7 @@ class GroupNodes:
             ) from error
 
     async def _prepare(self) -> None:
-        await self._make(self.path.rpartition("/")[0])
+        await make_below(self.store, self.path.rpartition("/")[0])
         while not await self._is_made():
             # With a write of the node that says how many partitions there are: who adds some
             # meanwhile has to look again, and then gives this group a place in them as well.
@@ -88,12 +87,7 @@ class GroupNodes:
             with contextlib.suppress(NodeExistsError, MetadataVersionConflict):
                 await change_once(self.store, operations, self._is_made, f"making {self.path}")
         for path in self._members, self._claims:
-            await self._make(path)
-
-    async def _make(self, path: str) -> None:
-        """Make a node, without its parents: what is deleted meanwhile stays so."""
-        with contextlib.suppress(NodeExistsError):
-            await with_living_session(self.store, partial(self.store.create, path))
+            await make_below(self.store, path)
 
     async def _is_made(self) -> bool:
         return await self.store.exists(self.path) is not None

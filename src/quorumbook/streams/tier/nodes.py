@@ -13,7 +13,7 @@ from quorumbook.errors import (
 )
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
-from quorumbook.metadata.nodes import with_living_session
+from quorumbook.metadata.nodes import make_below, with_living_session
 from quorumbook.metadata.store import Create, Operation, Revision, Set
 from quorumbook.streams.format.names import segment_number
 from quorumbook.streams.format.segment_text import SegmentMetadata
@@ -70,8 +70,7 @@ class TierNodes:
             if revision is not None:
                 await self._store.set(path, data, *revision)
                 return revision.next
-            with contextlib.suppress(NodeExistsError):
-                await self._store.create(self._paths.tier)
+            await make_below(self._store, self._paths.tier)
             touched = await self._touched(number, manifest.ledger_id)
             try:
                 await self._store.multi([*touched, Create(path, data)])
