@@ -30,6 +30,7 @@ async def stores(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[MemoryS
     monkeypatch.setattr(module, "_RETRY_FIRST_S", 0.001)
     tree = MemoryTree()
     found = MemoryStore(tree, Env()), MemoryStore(tree, Env())
+    await found[0].create("/s")
     yield found
     for store in found:
         await store.close()
