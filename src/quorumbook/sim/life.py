@@ -21,6 +21,7 @@ from quorumbook.sim.actors import groups, streams, transactions
 from quorumbook.sim.actors import ledgers as actors
 from quorumbook.sim.apart import apart
 from quorumbook.sim.cluster import SimulatedCluster
+from quorumbook.sim.disks.looks import is_believed
 from quorumbook.sim.histories.calls import BOUND_OF_STREAMS_S, BOUND_S
 from quorumbook.sim.histories.groups import GroupHistory
 from quorumbook.sim.histories.invariants import Invariant
@@ -247,6 +248,7 @@ class Life:
                 self._wait_for_copies()
             if not history.violations:
                 self._wait_for_rest()
+                self._wait_for_disks()
 
     def _end_some_clients(self) -> None:
         """Kill some clients in the middle of what they do, and have all others go on."""
@@ -320,6 +322,20 @@ class Life:
             held = {each.name: each.held for each in bookies if each.serves and each.held}
             text = f"bookies hold on to what nobody needs: {held}"
             self.history.violation(Invariant.NOTHING_IS_HELD, text)
+
+    def _wait_for_disks(self) -> None:
+        """Wait until bookies believe disks again that only failed for a while."""
+        cluster, kernel = self.cluster, self.kernel
+        whole = [each for each in cluster.bookies if each is not cluster.victim]
+        is_verifiable = cluster.plan.digest_type is not DigestType.DUMMY
+
+        def is_over() -> bool:
+            return self._is_broken() or all(is_believed(each, is_verifiable) for each in whole)
+
+        if not kernel.run(is_over, kernel.now_ns + _FINISH_NS):
+            names = [each.name for each in whole if not is_believed(each, is_verifiable)]
+            text = f"{names} do not believe what their disks give back again"
+            self.history.violation(Invariant.MENDED_DISKS_ARE_BELIEVED, text)
 
     def _run_to_its_end(self, name: str, program: _Program, limit_ns: int) -> bool:
         is_over = False

@@ -51,7 +51,7 @@ from quorumbook.storage.index.files import (
 from quorumbook.storage.index.peer_parts import index_parts
 from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.index.reader import IndexReader
-from quorumbook.storage.index.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError, Index
 from quorumbook.storage.journal.marks import NO_MARK, LastMarks, Marks, has_reached
 from quorumbook.storage.journal.removal import JournalRemoval
@@ -380,7 +380,7 @@ class _Opening:
                     "entry log %x is gone, and with it %d runs of entries; they are copied again "
                     "from other bookies", entry_log_id, len(lost),
                 )  # fmt: skip
-                index.divide((row, [row._replace(checksum=DAMAGED)]) for row in lost)
+                index.divide((row, [row.condemned()]) for row in lost)
 
     # The journal
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -262,3 +263,24 @@ def test_a_commit_of_many_new_ledgers_is_a_few_steps_and_all_of_it(index: Index)
     # What was put there just now is known.
     assert index.commit(runs=[run(3, 1, 2), run(4, 2, 3)]) == [(3, 1, 2)]
     reader.close()
+
+
+def test_damage_that_an_earlier_release_noted_down_is_found(path: str):
+    opened = Index(path, create=True)
+    opened.commit(runs=[run(3, 0, 4), run(4, 0, 4)], entry_logs=[(0, "a")])
+    opened.divide([(run(3, 0, 4), [run(3, 0, 4)._replace(checksum=DAMAGED)])])
+    opened.close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP INDEX condemned_run")
+    connection.execute("CREATE INDEX damaged_run ON run (ledger, first) WHERE checksum = -1")
+    connection.commit()
+    connection.close()
+    opened = Index(path, create=False)
+    opened.divide([(run(4, 0, 4), [run(4, 0, 4).condemned()])])
+    assert [each.ledger_id for each in opened.another().damaged_runs()] == [3, 4]
+    names = "SELECT name FROM sqlite_master WHERE type = 'index'"
+    connection = sqlite3.connect(path)
+    assert ("condemned_run",) in connection.execute(names).fetchall()
+    assert ("damaged_run",) not in connection.execute(names).fetchall()
+    connection.close()
+    opened.close()

@@ -43,6 +43,14 @@ def tables(machine: BookieMachine) -> Tables:
     return machine.disk.indexes[index_path(machine)].visible
 
 
+def is_believed(machine: BookieMachine, is_verifiable: bool) -> bool:
+    """Tell whether its bookie gives out all its runs that checksums or digests can prove."""
+    rows = tables(machine).all_runs()
+    return not any(
+        row.is_damaged and (is_verifiable or row.written_checksum is not None) for row in rows
+    )
+
+
 def place_of(
     machine: BookieMachine, ledger_id: LedgerId, entry_id: EntryId
 ) -> tuple[int, int] | None:

@@ -52,6 +52,10 @@ class Invariant(Enum):
         "I7",
         "each entry up to the end has the copies that the metadata speak of",
     )
+    MENDED_DISKS_ARE_BELIEVED = (
+        "I7",
+        "a bookie gives out again what its disk could not give back for a while",
+    )
     FENCED_BOOKIES_TAKE_NO_ADDS = (
         "I8",
         "no bookie that has answered a fence takes a writer's add behind it",

@@ -237,7 +237,7 @@ class IndexReader:
         """Return the runs that are known to be damaged, of one ledger or of all."""
         where, values = ("", ()) if ledger_id is None else ("AND ledger = ?", (ledger_id,))
         rows = self._rows(
-            f"SELECT {COLUMNS} FROM run WHERE checksum = {DAMAGED} {where} "  # noqa: S608
+            f"SELECT {COLUMNS} FROM run WHERE checksum <= {DAMAGED} {where} "  # noqa: S608
             "ORDER BY ledger, first",
             *values,
         )

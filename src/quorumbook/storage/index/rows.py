@@ -25,14 +25,13 @@ from quorumbook.storage.states.state_file import Deletion, StoredLedger
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x51424958  # "QBIX"
 
-SCHEMA = f"""
+SCHEMA = """
 CREATE TABLE run (
     ledger INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     entry_log INTEGER NOT NULL, position INTEGER NOT NULL, sizes NOT NULL,
     checksum INTEGER, lac INTEGER, seal INTEGER NOT NULL,
     PRIMARY KEY (ledger, first)) WITHOUT ROWID;
 CREATE INDEX run_by_entry_log ON run (entry_log, position);
-CREATE INDEX damaged_run ON run (ledger, first) WHERE checksum = {DAMAGED};
 CREATE TABLE entry_log (id INTEGER PRIMARY KEY, directory TEXT NOT NULL);
 CREATE TABLE ledger (
     id INTEGER PRIMARY KEY, master_key BLOB NOT NULL, fenced INTEGER NOT NULL,
@@ -41,11 +40,13 @@ CREATE TABLE ledger (
 CREATE INDEX ledger_in_limbo ON ledger (id) WHERE limbo;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-#: An index of an earlier release has none.
-DELETED_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS deleted ("
-    "id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, seal INTEGER NOT NULL)"
-)
+#: What an index of an earlier release does not have, or has in another way.
+LATER_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS deleted (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, seal INTEGER NOT NULL);
+DROP INDEX IF EXISTS damaged_run;
+CREATE INDEX IF NOT EXISTS condemned_run ON run (ledger, first) WHERE checksum <= {DAMAGED};
+"""
 COLUMNS = "ledger, first, last, entry_log, position, sizes, checksum, lac, seal"
 STATE_COLUMNS = "id, master_key, fenced, limbo, explicit_lac, lac, born, seal"
 INSERT_RUN = f"INSERT OR REPLACE INTO run ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)"  # noqa: S608

@@ -3,7 +3,8 @@
 ``sizes`` is as in ``EntryRun``: one integer where all entries are alike, else one number for each
 id from first to last, 0 for an id that is not here.  ``position`` is where the size field of the
 first entry lies.  A run that was cut keeps no checksum, because the whole of it is not there any
-more to be checked.
+more to be checked.  One that cannot be believed keeps it, below ``DAMAGED``: a disk that was away
+for a while gives back what was written, and nothing else can tell.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 from quorumbook.ids import EntryId, LedgerId
 
-#: In the place of a checksum: the bytes are known to be wrong, or cannot be read.
+#: In the place of a checksum: the bytes are known to be wrong, or cannot be read.  So does what is
+#: less, by as much more than one as the checksum was when they were written.
 DAMAGED = -1
 
 
@@ -44,7 +46,7 @@ class StoredRun(NamedTuple):
     entry_log_id: int
     position: int
     sizes: int | Sequence[int]
-    #: CRC32C of the whole run's bytes, None after a cut, or ``DAMAGED``.
+    #: CRC32C of the whole run's bytes, None after a cut, or ``DAMAGED`` and less.
     checksum: int | None = None
     #: The last add confirmed that the last entry carries, None if unknown.
     last_add_confirmed: EntryId | None = None
@@ -52,7 +54,21 @@ class StoredRun(NamedTuple):
     @property
     def is_damaged(self) -> bool:
         """Tell whether the entries are known to be damaged here."""
-        return self.checksum == DAMAGED
+        return self.checksum is not None and self.checksum <= DAMAGED
+
+    @property
+    def written_checksum(self) -> int | None:
+        """CRC32C of the bytes that were written, None where nobody knows it."""
+        if self.checksum is None or self.checksum == DAMAGED:
+            return None
+        return DAMAGED - 1 - self.checksum if self.is_damaged else self.checksum
+
+    def condemned(self) -> StoredRun:
+        """Return it as one that is damaged, which it is until its bytes are those again."""
+        if self.is_damaged:
+            return self
+        written = self.checksum
+        return self._replace(checksum=DAMAGED if written is None else DAMAGED - 1 - written)
 
     @property
     def size_bytes(self) -> int:

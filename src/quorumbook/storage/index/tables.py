@@ -6,8 +6,8 @@ One SQLite file for the bookie, one writer, any number of readers:
                 entry_log, position     where the size field of the first entry lies
                 sizes                   INTEGER: all entries have this size;
                                         BLOB: little-endian uint32 for each id, 0 for a hole
-                checksum                CRC32C of the run's bytes, NULL after a cut, -1 where the
-                                        bytes are known to be damaged
+                checksum                CRC32C of the run's bytes, NULL after a cut; where the bytes
+                                        are known to be damaged, -2 less what it was, or -1
                 lac                     the last add confirmed of its last entry
                 seal                    CRC32C of all other columns
     entry_log   id, directory           which ledger directory a log lies in
@@ -44,10 +44,10 @@ from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.rows import (
     APPLICATION_ID,
     COLUMNS,
-    DELETED_SCHEMA,
     INSERT_DELETION,
     INSERT_RUN,
     INSERT_STATE,
+    LATER_SCHEMA,
     SCHEMA,
     SCHEMA_VERSION,
     STATE_COLUMNS,
@@ -117,12 +117,12 @@ class Index(IndexReader):
         if version == SCHEMA_VERSION:
             connection.execute(f"SELECT {COLUMNS} FROM run LIMIT 1").fetchall()  # noqa: S608
             connection.execute(f"SELECT {STATE_COLUMNS} FROM ledger LIMIT 1").fetchall()  # noqa: S608
-            connection.execute(DELETED_SCHEMA)
+            connection.executescript(f"BEGIN; {LATER_SCHEMA} COMMIT;")
             return
         if not create:
             raise DamagedIndexError("the file is not an index of ours", path=self._path)
         connection.executescript(
-            f"BEGIN; {SCHEMA} {DELETED_SCHEMA}; PRAGMA application_id = {APPLICATION_ID}; "
+            f"BEGIN; {SCHEMA} {LATER_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
 

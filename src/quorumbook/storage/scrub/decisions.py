@@ -18,7 +18,7 @@ from google_crc32c import value as crc32c
 from quorumbook.errors import QuorumbookError
 from quorumbook.ids import EntryId
 from quorumbook.protocol.digest import Digester
-from quorumbook.storage.index.stored_run import DAMAGED, StoredRun
+from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.reading.loading import entry_head
 
 _POSITION = re.compile(r"(-?[0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})")
@@ -68,8 +68,9 @@ def judge(
         read_entry: Reads one entry with its size field, None if it cannot be read.
         digester: Verifies entries of the ledger; None where nobody knows how.
     """
-    if data is not None and row.checksum is not None and crc32c(data) == row.checksum:
-        return [row]
+    written = row.written_checksum
+    if data is not None and written is not None and crc32c(data) == written:
+        return [row._replace(checksum=written)]
     pieces: dict[EntryId, bytes] = {}
     for ids in row.ranges():
         for entry_id in ids:
@@ -80,12 +81,12 @@ def judge(
     parts = []
     for is_good, group in groupby(present, key=pieces.__contains__):
         ids_ = list(group)
-        checksum: int | None = DAMAGED
+        part = row.part(ids_[0], ids_[-1])
         if is_good:
             # Framing alone proves nothing about the bytes.
             joined = b"".join([pieces[entry_id] for entry_id in ids_])
-            checksum = None if digester is None else crc32c(joined)
-        parts.append(row.part(ids_[0], ids_[-1])._replace(checksum=checksum))
+            part = part._replace(checksum=None if digester is None else crc32c(joined))
+        parts.append(part if is_good else part.condemned())
     return parts
 
 
