@@ -201,7 +201,7 @@ class ZooKeeperStore(DriverStore):
                 await self.multi([Delete(path), creation])
                 return
             with contextlib.suppress(NodeExistsError, MetadataFateUnknownError):
-                await self._write([creation])
+                await self._write_one(creation)
                 return
         raise MetadataUnavailableError(f"metadata node {path} comes and goes: not replaced")
 
