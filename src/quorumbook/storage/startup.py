@@ -380,7 +380,7 @@ class _Opening:
                     "entry log %x is gone, and with it %d runs of entries; they are copied again "
                     "from other bookies", entry_log_id, len(lost),
                 )  # fmt: skip
-                index.divide((row, [row.condemned()]) for row in lost)
+                index.divide((row, [row.condemned(was_read=False)]) for row in lost)
 
     # The journal
 

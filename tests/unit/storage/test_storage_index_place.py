@@ -276,7 +276,7 @@ def test_damage_that_an_earlier_release_noted_down_is_found(path: str):
     connection.commit()
     connection.close()
     opened = Index(path, create=False)
-    opened.divide([(run(4, 0, 4), [run(4, 0, 4).condemned()])])
+    opened.divide([(run(4, 0, 4), [run(4, 0, 4).condemned(was_read=True)])])
     assert [each.ledger_id for each in opened.another().damaged_runs()] == [3, 4]
     names = "SELECT name FROM sqlite_master WHERE type = 'index'"
     connection = sqlite3.connect(path)

@@ -6,6 +6,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.sim.cluster import BookieMachine
 from quorumbook.sim.disks.tables import Tables
 from quorumbook.storage.directories.places import INDEX_NAME
+from quorumbook.storage.index.stored_run import DAMAGED
 
 
 def has_room(machine: BookieMachine) -> bool:
@@ -46,9 +47,7 @@ def tables(machine: BookieMachine) -> Tables:
 def is_believed(machine: BookieMachine, is_verifiable: bool) -> bool:
     """Tell whether its bookie gives out all its runs that checksums or digests can prove."""
     rows = tables(machine).all_runs()
-    return not any(
-        row.is_damaged and (is_verifiable or row.written_checksum is not None) for row in rows
-    )
+    return not any(row.is_damaged and (is_verifiable or row.checksum != DAMAGED) for row in rows)
 
 
 def place_of(

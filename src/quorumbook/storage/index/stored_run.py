@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 from quorumbook.ids import EntryId, LedgerId
 
-#: In the place of a checksum: the bytes are known to be wrong, or cannot be read.  So does what is
-#: less, by as much more than one as the checksum was when they were written.
+#: In the place of a checksum: other bytes are there than were written.  What is less than that,
+#: by one more than a checksum, is the checksum of bytes that are others, or cannot be read.
 DAMAGED = -1
+#: In the place of none: the bytes cannot be read, and nothing else is known of them.
+UNREADABLE = DAMAGED - 1 - 2**32
 
 
 class StoredExtent(NamedTuple):
@@ -59,16 +61,27 @@ class StoredRun(NamedTuple):
     @property
     def written_checksum(self) -> int | None:
         """CRC32C of the bytes that were written, None where nobody knows it."""
-        if self.checksum is None or self.checksum == DAMAGED:
+        if self.checksum is None or self.checksum in (DAMAGED, UNREADABLE):
             return None
         return DAMAGED - 1 - self.checksum if self.is_damaged else self.checksum
 
-    def condemned(self) -> StoredRun:
-        """Return it as one that is damaged, which it is until its bytes are those again."""
+    @property
+    def is_believed_unproven(self) -> bool:
+        """Tell whether sizes and ids have to do, as it was cut, and nobody has seen damage."""
+        return self.checksum is None or self.checksum == UNREADABLE
+
+    def condemned(self, *, was_read: bool) -> StoredRun:
+        """Return it as one that is damaged, until its bytes are those that were written.
+
+        Args:
+            was_read: It is known that they are others; else they could not be read.
+        """
+        if self.is_believed_unproven:
+            return self._replace(checksum=DAMAGED if was_read else UNREADABLE)
         if self.is_damaged:
             return self
-        written = self.checksum
-        return self._replace(checksum=DAMAGED if written is None else DAMAGED - 1 - written)
+        assert self.checksum is not None
+        return self._replace(checksum=DAMAGED - 1 - self.checksum)
 
     @property
     def size_bytes(self) -> int:
@@ -136,6 +149,7 @@ class StoredRun(NamedTuple):
             base = self.first_entry_id
             sizes = sizes[first_entry_id - base : last_entry_id - base + 1]
         is_end = last_entry_id == self.last_entry_id
+        unproven = self.checksum if self.is_believed_unproven else None
         return StoredRun(
             self.ledger_id,
             first_entry_id,
@@ -143,7 +157,7 @@ class StoredRun(NamedTuple):
             self.entry_log_id,
             self.position_of(first_entry_id),
             sizes,
-            DAMAGED if self.is_damaged else None,
+            DAMAGED if self.is_damaged and not self.is_believed_unproven else unproven,
             self.last_add_confirmed if is_end else None,
         )
 

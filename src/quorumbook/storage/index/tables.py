@@ -7,7 +7,8 @@ One SQLite file for the bookie, one writer, any number of readers:
                 sizes                   INTEGER: all entries have this size;
                                         BLOB: little-endian uint32 for each id, 0 for a hole
                 checksum                CRC32C of the run's bytes, NULL after a cut; where the bytes
-                                        are known to be damaged, -2 less what it was, or -1
+                                        are known to be damaged, -2 less what it was, or -1;
+                                        without one, -2 less 2^32 where they cannot be read
                 lac                     the last add confirmed of its last entry
                 seal                    CRC32C of all other columns
     entry_log   id, directory           which ledger directory a log lies in

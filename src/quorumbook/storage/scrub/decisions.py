@@ -71,22 +71,30 @@ def judge(
     written = row.written_checksum
     if data is not None and written is not None and crc32c(data) == written:
         return [row._replace(checksum=written)]
-    pieces: dict[EntryId, bytes] = {}
-    for ids in row.ranges():
-        for entry_id in ids:
-            piece = _piece(row, entry_id, data, read_entry)
-            if piece is not None and _is_good(row, entry_id, piece, digester):
-                pieces[entry_id] = piece
+    if digester is None and not row.is_believed_unproven:
+        return [row.condemned(was_read=data is not None)]
     present = [entry_id for ids in row.ranges() for entry_id in ids]
+    good: dict[EntryId, bytes] = {}
+    unread: set[EntryId] = set()
+    for entry_id in present:
+        piece = _piece(row, entry_id, data, read_entry)
+        if piece is None:
+            unread.add(entry_id)
+        elif _is_good(row, entry_id, piece, digester):
+            good[entry_id] = piece
     parts = []
-    for is_good, group in groupby(present, key=pieces.__contains__):
+    for (is_good, is_unread), group in groupby(
+        present, lambda each: (each in good, each in unread)
+    ):
         ids_ = list(group)
         part = row.part(ids_[0], ids_[-1])
         if is_good:
             # Framing alone proves nothing about the bytes.
-            joined = b"".join([pieces[entry_id] for entry_id in ids_])
+            joined = b"".join([good[entry_id] for entry_id in ids_])
             part = part._replace(checksum=None if digester is None else crc32c(joined))
-        parts.append(part if is_good else part.condemned())
+        else:
+            part = part.condemned(was_read=not is_unread)
+        parts.append(part)
     return parts
 
 
@@ -106,7 +114,7 @@ def _is_good(row: StoredRun, entry_id: EntryId, piece: bytes, digester: Digester
     if entry_head(piece, 0) != (len(piece) - 4, row.ledger_id, entry_id):
         return False
     if digester is None:
-        return row.checksum is None
+        return True
     try:
         digester.verify(piece[4:], row.ledger_id, entry_id)
     except QuorumbookError:
