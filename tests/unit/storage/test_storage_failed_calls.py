@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_storage_gc import Garbage
 
-from doubles.storage_world import World, run_of
+from doubles.storage_world import SMALL, World, run_of
 from doubles.waiting import until
 from quorumbook.errors import BookieIOError, QuorumbookError, StorageError
 from quorumbook.protocol.digest import Digester
@@ -20,6 +21,8 @@ from quorumbook.sim.disks.faults import DiskFault
 from quorumbook.storage.options import ScrubOptions
 from quorumbook.storage.scrub.scrubber import Scrubber
 from unit.storage.test_storage_crash import Promises
+
+_SMALL_LOGS = replace(SMALL, entry_log_size_bytes=16 * 1024)
 
 
 def scrubber_of(world: World) -> Scrubber:
@@ -113,9 +116,10 @@ class Life:
         await self._try(world.storage.flush())
         await self._try(promises.append(world, run_of(1, range(10, 30), b"c" * 900)))
         await self._try(promises.fence(world, 2))
-        await self._try(promises.append(world, run_of(3, range(40), b"d" * 700)))
-        await self._try(world.append(run_of(7, range(40), b"g" * 900)))
-        await self._try(world.storage.flush())
+        for first in range(0, 40, 10):
+            await self._try(promises.append(world, run_of(3, range(first, first + 10), b"d" * 700)))
+            await self._try(world.append(run_of(7, range(first, first + 10), b"g" * 900)))
+            await self._try(world.storage.flush())
         await self._try(promises.fence(world, 4))
         await self._try(promises.append(world, run_of(2, [1, 6], b"e" * 100)))
         await self._try(world.storage.delete_ledgers([7]))
@@ -159,7 +163,7 @@ async def test_nothing_acknowledged_is_lost_or_doubted_whatever_write_failed(
         call += 1
         directory = tmp_path / str(call)
         directory.mkdir()
-        world, promises = World(directory), Promises()
+        world, promises = World(directory, options=_SMALL_LOGS), Promises()
         fault = world.disk.faults.fail(operation, at=call, permanent=is_permanent)
         life, rng = Life(world, promises, fault), random.Random(call)
         await life.live()
