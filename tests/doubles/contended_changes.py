@@ -157,6 +157,7 @@ def group_of(store: Any) -> GroupNodes:
 
 
 async def group(store: Any) -> Revision:
+    await create_with_parents(store, "/messaging")
     await group_of(store).prepare()
     return (await group_of(store).look()).revision
 
