@@ -19,6 +19,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from quorumbook.env import DiskUsage, Env, logger, run_job
@@ -91,7 +92,7 @@ class LedgerStorage:
         #: Reads everything again, and keeps record of what is damaged.
         self.scrub = ScrubStorage(
             env, directories.ledgers, opened.index, self._flush_worker,
-            on_changed=self._reads.forget_places,
+            on_changed=self._reads.forget_places, reopen=self._reopen_log,
         )  # fmt: skip
         opened.checkpointer.on_stretch = self._keep
         self._flusher.start(opened.pending)
@@ -441,12 +442,11 @@ class LedgerStorage:
         self._reads.forget_places()
         for entry_log_id in gone:
             self._peek_reader.forget(entry_log_id)
+            self._read_worker.submit(partial(self._log_reader.forget, entry_log_id), lambda _: None)
 
-        def forget() -> None:
-            for entry_log_id in gone:
-                self._log_reader.forget(entry_log_id)
-
-        self._read_worker.submit(forget, lambda _: None)
+    async def _reopen_log(self, entry_log_id: int) -> None:
+        self._peek_reader.forget(entry_log_id)
+        await run_job(self._read_worker, partial(self._log_reader.forget, entry_log_id))
 
     async def flush(self) -> None:
         """Bring everything durable in the journal into entry logs and index.

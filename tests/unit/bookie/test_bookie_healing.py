@@ -16,10 +16,11 @@ from quorumbook.bookie.membership import healing as membership_healing
 from quorumbook.bookie.membership.healing import lacks
 from quorumbook.bookie.server import Bookie
 from quorumbook.env import Env
-from quorumbook.errors import CookieMissingError
+from quorumbook.errors import CookieMissingError, DiskFullError
 from quorumbook.ledger.holdings import lacking
 from quorumbook.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from quorumbook.metadata.ledgers import LedgerManager
+from quorumbook.metadata.paths import TreePaths
 from quorumbook.metadata.recovery.queue import UnderreplicationQueue
 from quorumbook.metadata.store import MetadataStore
 from quorumbook.protocol.digest import DigestType
@@ -112,6 +113,48 @@ async def test_s76_a_flipped_bit_is_marked_until_the_entry_is_added_again(tmp_pa
             assert await status_of(bookie, 1, 4) is Status.OK
             assert await bookie.storage.scrub.damaged_runs() == []
             assert b"bookie_storage_scrub_cycles" not in bookie.render_metrics()
+
+
+async def test_a_damaged_mark_keeps_no_other_ledger_from_being_healed(tmp_path: Path) -> None:
+    async with cluster() as store:
+        async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
+            for ledger_id in 1, 2:
+                await LedgerManager(store).create(ledger(ledger_id, "one", "two"))
+                await write(bookie, ledger_id, list(range(10)))
+        flip(tmp_path, 1, 4)
+        flip(tmp_path, 2, 4)
+        await UnderreplicationQueue(store).mark(1, ["two"])
+        await store.set(TreePaths(store.ledgers_root).underreplicated(1), b"damaged")
+        async with real_bookie(tmp_path, store, bookie_id="one", scrub=EAGER):
+            await until(lambda: marked(store, 2))
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_disk_that_is_mended_is_believed_although_its_ledger_has_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    async with cluster() as store:
+        async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
+            await LedgerManager(store).create(ledger(1, "one", "two"))
+            await write(bookie, 1, list(range(10)))
+        flip(tmp_path, 1, 4)
+        async with real_bookie(tmp_path, store, bookie_id="one", scrub=EAGER) as bookie:
+            healing = bookie.healing
+            assert healing is not None
+            await until(lambda: marked(store, 1))
+            monkeypatch.setattr(membership_healing, "_LONGEST_PAUSE_S", 1e6)
+            healing._pauses[1].length_s = 1e6  # many workers saw nothing wrong
+            await repaired(store, 1)
+            await until(lambda: marked(store, 1))
+            if is_full:
+                monkeypatch.setattr(bookie.storage, "flush", refuse)
+            flip(tmp_path, 1, 4)
+            await until(lambda: healing.statistics.healed_ledgers)
+            assert await status_of(bookie, 1, 4) is Status.OK
+
+
+async def refuse() -> None:
+    raise DiskFullError("no room")
 
 
 async def test_damage_of_entries_that_are_expected_elsewhere_now_is_forgotten(

@@ -13,6 +13,7 @@ from test_storage_gc import OPTIONS, Garbage
 from doubles.inside import opened
 from doubles.storage_world import SMALL, World, run_of
 from quorumbook.errors import StorageError
+from quorumbook.protocol.digest import DigestType, digester
 from quorumbook.storage.directories.reserve import COMPACTION_NAME
 from quorumbook.storage.gc import gc_storage
 from quorumbook.storage.gc.logs import EntryLogKeeper
@@ -189,9 +190,27 @@ async def test_s63_a_damaged_run_stays_and_is_reported_and_all_others_move(tmp_p
     assert left == [row]
     usages = {usage.entry_log_id: usage for usage in await world.storage.gc.usages()}
     assert usages[row.entry_log_id].is_stuck
+    # Scrub notes it down, since it was told.
+    await world.storage.scrub.record([(row, [row.condemned(was_read=True)])])
     await compact(garbage)
     assert len(garbage.damages) == 1, "it is not tried again and again"
+    usages = {usage.entry_log_id: usage for usage in await world.storage.gc.usages()}
+    assert usages[row.entry_log_id].is_stuck
     assert await world.ids(3) == list(range(30))
+    await world.storage.stop()
+
+
+async def test_what_could_not_be_read_for_a_while_is_compacted_later(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    await half_dead(world)
+    garbage, before = Garbage(world, *KEPT), sizes(world)
+    world.disk.faults.fail("read", ".log", permanent=True)
+    await compact(garbage)
+    assert sizes(world) == before
+    world.disk.faults.heal()
+    await compact(garbage)
+    assert sizes(world) < before / 2
+    await check(world)
     await world.storage.stop()
 
 
@@ -243,13 +262,22 @@ async def test_s82_a_reserve_that_lost_its_length_in_a_crash_is_taken_again(
     await world.storage.stop()
 
 
-async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_scrubbed", [False, True])
+async def test_the_rest_of_a_run_whose_end_was_moved_stays_provable(
+    tmp_path: Path, is_scrubbed: bool
+) -> None:
     world = World(tmp_path)
     await half_dead(world)
     gc, index = world.storage.gc, opened(world.storage).index
+    if is_scrubbed:
+        # Which gives a part of a run that was cut a checksum of its own.
+        for row in await world.storage.scrub.runs(3, 0, 9):
+            parts = await world.storage.scrub.judge(row, digester(DigestType.CRC32C, b""))
+            await world.storage.scrub.record([(row, parts)])
     first, second = index.find(3, 0), index.find(3, 6)
     assert first is not None
     assert second is not None
+    assert is_scrubbed is (second.checksum is not None)
     assert first.entry_log_id == second.entry_log_id
     await gc.give_reserve()
     while index.find(3, 6) == second:

@@ -206,8 +206,11 @@ async def test_other_bytes_of_a_run_that_was_cut_are_not_believed_later(tmp_path
         assert await scrub.scrubber.redeem(row) == [row], "what it held shows nothing any more"
 
 
-async def test_a_part_of_what_could_not_be_read_is_believed_again(tmp_path: Path) -> None:
-    world = await cut(tmp_path)
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_a_part_of_what_could_not_be_read_is_believed_again(
+    tmp_path: Path, is_cut: bool
+) -> None:
+    world = await (cut if is_cut else filled)(tmp_path)
     world.disk.faults.fail("read", ".log", permanent=True)
     await Scrub(world, digest=None).cycle()
     world.disk.faults.heal()
@@ -217,6 +220,32 @@ async def test_a_part_of_what_could_not_be_read_is_believed_again(tmp_path: Path
     for row in await scrub.scrub.damaged_runs():
         await scrub.scrubber.redeem(row)
     assert await world.ids(1) == list(range(20))
+
+
+async def test_readers_see_what_was_put_back_before_it_is_believed(tmp_path: Path) -> None:
+    """They have the file open that was there before, and without a digest nothing tells."""
+    world = await filled(tmp_path)
+    (path,) = [path for path in logs(world) if body_of(1, 7) in world.disk.get(path)]
+    right = world.disk.get(path)
+    flip(world, body_of(1, 7))
+    assert await world.read_one(1, 7) != body_of(1, 7)
+    scrub = Scrub(world, digest=None)
+    assert await scrub.cycle() == [(1, 0, 19)]
+    world.disk.put(path, right)
+    for row in await scrub.scrub.damaged_runs():
+        await scrub.scrubber.redeem(row)
+    assert await world.read_one(1, 7) == body_of(1, 7)
+
+
+async def test_a_log_that_could_not_be_read_is_opened_by_the_next_read(tmp_path: Path) -> None:
+    world = await filled(tmp_path)
+    (path,) = [path for path in logs(world) if body_of(1, 7) in world.disk.get(path)]
+    right = world.disk.get(path)
+    world.disk.put(path, right[: right.index(body_of(1, 7))])
+    with pytest.raises(BookieIOError):
+        await world.read_one(1, 7)
+    world.disk.put(path, right)
+    assert await world.read_one(1, 7) == body_of(1, 7)
 
 
 async def test_a_log_that_was_away_is_believed_again(tmp_path: Path) -> None:
@@ -267,6 +296,20 @@ async def test_what_a_reader_or_compaction_stumbles_over_is_judged(tmp_path: Pat
     with pytest.raises(BookieIOError):
         await world.read_batch(1, 7)
     assert len(world.damages) == told, "what is on record is not told again"
+
+
+@pytest.mark.parametrize("is_read_first", [False, True])
+async def test_what_was_read_and_is_wrong_is_believed_by_its_checksum_alone(
+    tmp_path: Path, is_read_first: bool
+) -> None:
+    """Also if it could not be read before, or after that."""
+    world = await filled(tmp_path)
+    (row,) = await Scrub(world).scrub.runs(1, 0, 19)
+    wrong = row.condemned(was_read=is_read_first).condemned(was_read=not is_read_first)
+    assert wrong == row.condemned(was_read=True)
+    assert wrong.written_checksum == row.checksum
+    assert not wrong.part(0, 4).is_believed_unproven
+    assert row.condemned(was_read=False).part(0, 4).is_believed_unproven
 
 
 async def test_what_was_replaced_while_it_was_judged_stays_as_it_is(tmp_path: Path) -> None:

@@ -21,7 +21,12 @@ from dataclasses import asdict, dataclass
 
 from quorumbook.env import Env, logger
 from quorumbook.env.tasks import cancel_and_wait
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.errors import (
+    MetadataFormatError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+    StorageError,
+)
 from quorumbook.ids import BookieId, LedgerId
 from quorumbook.ledger.holdings import lacking
 from quorumbook.ledger.metadata import LedgerMetadata
@@ -148,8 +153,10 @@ class Healing:
     async def heal(self) -> None:
         """Look once at every ledger that is damaged or in limbo, unless it has a pause."""
         if await self._scrub_storage.damaged_runs():
-            # What was added again replaces what is damaged.
-            await self._storage.flush()
+            # What was added again replaces what is damaged; a disk that is full keeps nobody from
+            # believing what it gives back.
+            with contextlib.suppress(StorageError):
+                await self._storage.flush()
         damaged: dict[LedgerId, list[StoredRun]] = {}
         for row in await self._scrub_storage.damaged_runs():
             damaged.setdefault(row.ledger_id, []).append(row)
@@ -162,18 +169,28 @@ class Healing:
         self._pauses = {one: self._pauses[one] for one in waiting if one in self._pauses}
         for ledger_id in waiting:
             pause = self._pauses.setdefault(ledger_id, _Pause())
-            if self._clock.now_ns() < pause.until_ns:
-                continue
             try:
-                metadata, _ = await self._ledgers.read(ledger_id)
-            except NoSuchLedgerInMetadataError:
-                continue  # it is deleted here as well, on the proof that this takes
-            if await self._is_healed(metadata, damaged.get(ledger_id, ())):
-                _log.info("ledger %d is whole here again", ledger_id)
-            elif ledger_id in damaged or await self._lacks(metadata):
-                await self._mark(ledger_id, pause)
+                await self._heal_one(ledger_id, damaged.get(ledger_id, []), pause)
+            except (MetadataFormatError, StorageError) as error:
+                # That costs this ledger alone.
+                _log.warning("ledger %d stays damaged or in limbo for now: %s", ledger_id, error)
 
-    async def _is_healed(self, metadata: LedgerMetadata, rows: list[StoredRun] | tuple[()]) -> bool:
+    async def _heal_one(self, ledger_id: LedgerId, rows: list[StoredRun], pause: _Pause) -> None:
+        if self._clock.now_ns() < pause.until_ns:
+            # A disk that is mended gives all back: one run of them tells.
+            if not rows or any(part.is_damaged for part in await self.scrubber.redeem(rows[0])):
+                return
+            rows = await self._scrub_storage.damaged_runs(ledger_id)
+        try:
+            metadata, _ = await self._ledgers.read(ledger_id)
+        except NoSuchLedgerInMetadataError:
+            return  # it is deleted here as well, on the proof that this takes
+        if await self._is_healed(metadata, rows):
+            _log.info("ledger %d is whole here again", ledger_id)
+        elif rows or await self._lacks(metadata):
+            await self._mark(ledger_id, pause)
+
+    async def _is_healed(self, metadata: LedgerMetadata, rows: list[StoredRun]) -> bool:
         """End damage and limbo where there is proof; tell whether there is."""
         for row in rows:
             # The digest may not have been known when it was put on record, or the disk was away.

@@ -286,7 +286,9 @@ class _Staging:
 
     def _copy(self, row: StoredRun, reader: EntryLogReader, logs: EntryLogs) -> StoredRun:
         data = reader.read(row.entry_log_id, row.position, row.size_bytes)
-        if len(data) != row.size_bytes or row.checksum not in (None, crc32c(data)):
+        known = row.written_checksum
+        is_other = not row.is_believed_unproven if known is None else crc32c(data) != known
+        if len(data) != row.size_bytes or is_other:
             raise CorruptEntryLogError(
                 f"entries {row.first_entry_id} to {row.last_entry_id} of ledger {row.ledger_id} "
                 f"are damaged in entry log {row.entry_log_id:x}, byte {row.position}"

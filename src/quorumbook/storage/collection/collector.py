@@ -435,10 +435,12 @@ class Collector:
 
     async def _compact(self, asked: PassWish) -> bool:
         """Compact what is due or asked for; False if an operator held it back."""
+        threshold = self._due_threshold(asked)
+        if threshold:
+            await self._gc.begin_compaction()
         usages = await self.usages()
         self.statistics.active_logs = len(usages)
         self.statistics.active_log_bytes = sum(usage.size_bytes for usage in usages)
-        threshold = self._due_threshold(asked)
         if not threshold:
             return not self.is_suspended
         chosen = worth_compacting(usages, threshold)

@@ -196,6 +196,15 @@ def decode_run_record(
     return RunRecord(ledger_id, first, last, count, size_bytes, crc)
 
 
+def is_start_of_run(file: File, entry_log_id: int, position: int) -> bool:
+    """Tell whether a run begins at a position of a log: the one before is proven up to there."""
+    if position == HEADER_SIZE:
+        return True
+    before = position - RUN_RECORD_SIZE
+    data = file.read(before, RUN_RECORD_SIZE)
+    return decode_run_record(entry_log_id, before, data) is not None
+
+
 def encode_ledgers_map(sizes: Mapping[LedgerId, int]) -> bytes:
     """Return the map's records: how many bytes of which ledger the log holds."""
     records: list[bytes] = []

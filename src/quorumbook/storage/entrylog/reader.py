@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from quorumbook.env import Env, File
-from quorumbook.errors import MissingEntryLogError, ShortReadError
+from quorumbook.errors import MissingEntryLogError, ShortReadError, StorageError
 from quorumbook.storage.entrylog.format import entry_log_name
 
 DEFAULT_OPEN_FILES = 256
@@ -47,11 +47,17 @@ class EntryLogReader:
             ShortReadError: The log ends before.
         """
         file = self._file(entry_log_id)
-        data = file.read(position, size_bytes)
-        if len(data) != size_bytes:
-            raise ShortReadError(
-                f"{size_bytes} bytes must be here, {len(data)} are", path=file.path, offset=position
-            )
+        try:
+            data = file.read(position, size_bytes)
+            if len(data) != size_bytes:
+                raise ShortReadError(
+                    f"{size_bytes} bytes must be here, {len(data)} are",
+                    path=file.path, offset=position,
+                )  # fmt: skip
+        except StorageError:
+            # It may be another file by the next time: one that was put back, or mounted again.
+            self.forget(entry_log_id)
+            raise
         return data
 
     def peek(self, entry_log_id: int, position: int, size_bytes: int) -> bytes | None:

@@ -162,6 +162,10 @@ class GcStorage:
             self._flush_worker, lambda: self._keeper.compact_some(entry_log_id, size_bytes)
         )
 
+    async def begin_compaction(self) -> None:
+        """Have logs tried again that could not be read the last time."""
+        await run_job(self._flush_worker, self._keeper.begin)
+
     async def finish_compaction(self) -> None:
         """Complete the log that compaction wrote."""
         await run_job(self._flush_worker, self._keeper.finish)

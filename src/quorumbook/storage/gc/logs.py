@@ -31,7 +31,7 @@ from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
 from quorumbook.storage.checkpoint.checkpoint import Checkpointer
 from quorumbook.storage.directories.reserve import COMPACTION_NAME, Reserve
-from quorumbook.storage.entrylog.format import entry_log_name
+from quorumbook.storage.entrylog.format import entry_log_name, is_start_of_run
 from quorumbook.storage.entrylog.reader import EntryLogReader
 from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
 from quorumbook.storage.gc.decisions import LogUsage, removable
@@ -260,20 +260,24 @@ class EntryLogKeeper:
         """Give back the end of a log, from the start of a whole run on."""
         left = self._index.runs_in(entry_log_id)
         end = left[-1].position if left else -1
-        starts = [
-            row.position
-            for row, *_ in moves
-            # Where a run was cut its check lies behind, and what is left of it needs that.
-            if row.checksum is not None and row.position > end
-        ]
+        starts = sorted(row.position for row, *_ in moves if row.position > end)
         if not starts:
             return
         directory = self._index.entry_logs()[entry_log_id]
         file = self._env.disk.open(f"{directory}/{entry_log_name(entry_log_id)}")
         try:
-            file.truncate(min(starts))
+            for start in starts:
+                # Where a run was cut its check lies behind, and what is left of it needs that.
+                if is_start_of_run(file, entry_log_id, start):
+                    file.truncate(start)
+                    break
         finally:
             file.close()
+
+    def begin(self) -> None:
+        """Compaction begins: what could not be read the last time is read again."""
+        self._unreadable.clear()
+        self.stuck.clear()
 
     def finish(self) -> None:
         """Compaction rests: its log is complete."""

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from quorumbook.ids import EntryId, LedgerId
 
-#: In the place of a checksum: other bytes are there than were written.  What is less than that,
-#: by one more than a checksum, is the checksum of bytes that are others, or cannot be read.
+#: In the place of a checksum: other bytes are there than were written.  Where the checksum of those
+#: is known, that much and one less.
 DAMAGED = -1
-#: In the place of none: the bytes cannot be read, and nothing else is known of them.
+#: Likewise where the bytes cannot be read, and nobody has seen that they are others.
 UNREADABLE = DAMAGED - 1 - 2**32
 
 
@@ -48,7 +48,7 @@ class StoredRun(NamedTuple):
     entry_log_id: int
     position: int
     sizes: int | Sequence[int]
-    #: CRC32C of the whole run's bytes, None after a cut, or ``DAMAGED`` and less.
+    #: CRC32C of the whole run's bytes, None after a cut; ``DAMAGED`` or ``UNREADABLE``, or less.
     checksum: int | None = None
     #: The last add confirmed that the last entry carries, None if unknown.
     last_add_confirmed: EntryId | None = None
@@ -59,11 +59,18 @@ class StoredRun(NamedTuple):
         return self.checksum is not None and self.checksum <= DAMAGED
 
     @property
+    def is_unreadable(self) -> bool:
+        """Tell whether they are so because they could not be read."""
+        return self.checksum is not None and self.checksum <= UNREADABLE
+
+    @property
     def written_checksum(self) -> int | None:
         """CRC32C of the bytes that were written, None where nobody knows it."""
         if self.checksum is None or self.checksum in (DAMAGED, UNREADABLE):
             return None
-        return DAMAGED - 1 - self.checksum if self.is_damaged else self.checksum
+        if not self.is_damaged:
+            return self.checksum
+        return (UNREADABLE if self.is_unreadable else DAMAGED) - 1 - self.checksum
 
     @property
     def is_believed_unproven(self) -> bool:
@@ -76,12 +83,9 @@ class StoredRun(NamedTuple):
         Args:
             was_read: It is known that they are others; else they could not be read.
         """
-        if self.is_believed_unproven:
-            return self._replace(checksum=DAMAGED if was_read else UNREADABLE)
-        if self.is_damaged:
-            return self
-        assert self.checksum is not None
-        return self._replace(checksum=DAMAGED - 1 - self.checksum)
+        is_other = was_read or (self.is_damaged and not self.is_unreadable)
+        kind, written = DAMAGED if is_other else UNREADABLE, self.written_checksum
+        return self._replace(checksum=kind if written is None else kind - 1 - written)
 
     @property
     def size_bytes(self) -> int:
@@ -149,7 +153,7 @@ class StoredRun(NamedTuple):
             base = self.first_entry_id
             sizes = sizes[first_entry_id - base : last_entry_id - base + 1]
         is_end = last_entry_id == self.last_entry_id
-        unproven = self.checksum if self.is_believed_unproven else None
+        unproven = UNREADABLE if self.is_unreadable else DAMAGED if self.is_damaged else None
         return StoredRun(
             self.ledger_id,
             first_entry_id,
@@ -157,7 +161,7 @@ class StoredRun(NamedTuple):
             self.entry_log_id,
             self.position_of(first_entry_id),
             sizes,
-            DAMAGED if self.is_damaged and not self.is_believed_unproven else unproven,
+            unproven,
             self.last_add_confirmed if is_end else None,
         )
 

@@ -6,9 +6,9 @@ One SQLite file for the bookie, one writer, any number of readers:
                 entry_log, position     where the size field of the first entry lies
                 sizes                   INTEGER: all entries have this size;
                                         BLOB: little-endian uint32 for each id, 0 for a hole
-                checksum                CRC32C of the run's bytes, NULL after a cut; where the bytes
-                                        are known to be damaged, -2 less what it was, or -1;
-                                        without one, -2 less 2^32 where they cannot be read
+                checksum                CRC32C of the run's bytes, NULL after a cut; -1 where other
+                                        bytes are there, or -2 less what it was; where they
+                                        cannot be read, less than that by one more than 2^32
                 lac                     the last add confirmed of its last entry
                 seal                    CRC32C of all other columns
     entry_log   id, directory           which ledger directory a log lies in

@@ -8,7 +8,7 @@ deleted meanwhile stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -48,6 +48,7 @@ class ScrubStorage:
         index: The writer, for jobs of the flush worker.
         flush_worker: That worker.
         on_changed: Called when entries of the index changed their places.
+        reopen: Has readers open a log anew that they have open.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class ScrubStorage:
         flush_worker: Worker,
         *,
         on_changed: Callable[[], None],
+        reopen: Callable[[int], Awaitable[None]],
     ) -> None:
         self._writer = index
         self._flush_worker = flush_worker
         self._on_changed = on_changed
+        self.reopen = reopen
         self._index = index.another()
         self._logs = EntryLogReader(env, directories, open_files_max=2)
         self._worker = env.threads.start_worker("storage-scrub")
@@ -164,8 +167,6 @@ class ScrubStorage:
         try:
             return self._logs.read(row.entry_log_id, row.position, row.size_bytes)
         except StorageError:
-            # Opened again, in case the log was replaced under its name.
-            self._logs.forget(row.entry_log_id)
             return None
 
     def _judge(self, row: StoredRun, digester: Digester | None) -> list[StoredRun]:

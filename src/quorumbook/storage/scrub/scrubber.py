@@ -289,6 +289,9 @@ class Scrubber:
             What the index says in its place now; nothing if it had changed meanwhile.
         """
         parts = await self._storage.judge(row, await self._digester(row.ledger_id))
+        if row.is_damaged and parts != [row]:
+            # What readers have open may be what was there before, a disk that is gone.
+            await self._storage.reopen(row.entry_log_id)
         if parts != [row] and not await self._storage.record([(row, parts)]):
             return []
         if row.is_damaged:
