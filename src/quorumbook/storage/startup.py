@@ -33,10 +33,12 @@ from quorumbook.storage.checkpoint.checkpoint import (
     LIMBO_START_ID,
     LIMBO_START_KEY,
     MARK_KEY,
+    REBUILT_KEY,
     Checkpoint,
     Checkpointer,
     decode_index_marks,
     encode_index_marks,
+    missed_by_rebuild,
 )
 from quorumbook.storage.checkpoint.visible_ledgers import VisibleLedgers
 from quorumbook.storage.directories.places import Directories, current, make_ours
@@ -44,10 +46,13 @@ from quorumbook.storage.directories.reserve import START_NAME, START_SIZE_BYTES,
 from quorumbook.storage.directories.unclean import was_unclean
 from quorumbook.storage.entrylog.format import entry_log_name
 from quorumbook.storage.entrylog.scan import DamagedStretch, ScannedRun, scan_entry_log
-from quorumbook.storage.entrylog.writer import EntryLogs, delete_entry_log, find_entry_logs
-from quorumbook.storage.index.files import (
-    BUILDING_SUFFIX,
+from quorumbook.storage.entrylog.writer import (
+    EntryLogs,
+    delete_entry_log,
+    find_entry_logs,
+    newest_entry_log_id,
 )
+from quorumbook.storage.index.files import BUILDING_SUFFIX
 from quorumbook.storage.index.peer_parts import index_parts
 from quorumbook.storage.index.place import IndexPlace
 from quorumbook.storage.index.reader import IndexReader
@@ -223,6 +228,11 @@ class _Opening:
         try:
             if self._indexes.is_distrusted(path):
                 raise DamagedIndexError("scrub found the index damaged")
+            missed = missed_by_rebuild(index, find_entry_logs(self._env, self._directories.ledgers))
+            if missed:
+                raise DamagedIndexError(
+                    f"entry log {min(missed):x} was away when the index was rebuilt", path=path
+                )
             if index.is_small:
                 index.check_whole()
                 if index.ledger_ids_without_state():
@@ -315,7 +325,8 @@ class _Opening:
         if self._reasons:
             index.commit(meta=[(LIMBO_START_KEY, "; ".join(self._reasons))])
         marks = LastMarks(self._env, self._directories.ledgers, len(self._directories.journals))
-        index.commit(meta=[(MARK_KEY, encode_index_marks(marks.maxima))])
+        below = newest_entry_log_id(self._env, self._directories.ledgers) + 1
+        index.commit(meta=[(MARK_KEY, encode_index_marks(marks.maxima)), (REBUILT_KEY, str(below))])
         # Only a whole index gets the name, so a crash meanwhile begins the work again.
         index.truncate_wal()
         index.close()

@@ -222,6 +222,30 @@ async def test_a_part_of_what_could_not_be_read_is_believed_again(
     assert await world.ids(1) == list(range(20))
 
 
+@pytest.mark.parametrize("is_back_while_it_runs", [False, True])
+async def test_a_log_that_was_away_while_the_index_was_rebuilt_is_not_taken_for_a_leftover(
+    tmp_path: Path, is_back_while_it_runs: bool
+) -> None:
+    world = await filled(tmp_path)
+    (path,) = [path for path in logs(world) if body_of(1, 15) in world.disk.get(path)]
+    data = world.disk.get(path)
+    await world.storage.stop()
+    world.disk.unlink(path)
+    Path(world.index_path).unlink()
+    assert (await world.start()).is_index_rebuilt
+    if is_back_while_it_runs:
+        world.disk.put(path, data)
+        await world.storage.gc.remove_unused()
+    await world.storage.stop()
+    if not is_back_while_it_runs:
+        world.disk.put(path, data)
+    assert (await world.start()).is_index_rebuilt
+    assert await world.ids(1) == list(range(20))
+    assert await world.read_one(1, 7) == body_of(1, 7)
+    await world.storage.stop()
+    assert not (await world.start()).is_index_rebuilt
+
+
 async def test_readers_see_what_was_put_back_before_it_is_believed(tmp_path: Path) -> None:
     """They have the file open that was there before, and without a digest nothing tells."""
     world = await filled(tmp_path)

@@ -23,7 +23,7 @@ States are made ready and committed in short pieces, with ``pause`` between them
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from quorumbook.ids import EntryId, LedgerId
 from quorumbook.protocol.entry_run import EntryRun
 from quorumbook.storage.cache.write import WriteCache
 from quorumbook.storage.entrylog.writer import WRITE_BUFFER_BYTES, EntryLogs
+from quorumbook.storage.index.reader import IndexReader
 from quorumbook.storage.index.stored_run import StoredRun
 from quorumbook.storage.index.tables import DamagedIndexError, Index
 from quorumbook.storage.journal.marks import NO_MARK, LastMarks, LogMark, Marks, furthest
@@ -45,6 +46,8 @@ from quorumbook.storage.states.state_file import Deletion, StateCopies, StoredLe
 MARK_KEY = "mark"
 #: Meta of the index: why a limbo start is due, and the ledger id that stands for it in copies.
 LIMBO_START_KEY = "limbo_start"
+#: In ``meta``: the first id of an entry log that a rebuild cannot have missed because it was away.
+REBUILT_KEY = "rebuilt_below"
 LIMBO_START_ID: LedgerId = -1
 _MARK = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})")
 #: Shorter stretches are not shown to the read cache: thousands of them would hold up the loop.
@@ -53,6 +56,13 @@ _KEPT_SIZE_BYTES = 64 * 1024
 _PIECE_RUNS = 256
 #: So many states are made ready between two pauses: half a millisecond.
 _PIECE_STATES = 256
+
+
+def missed_by_rebuild(index: IndexReader, entry_log_ids: Iterable[int]) -> list[int]:
+    """Return the logs that were away when the index was rebuilt: it knows nothing of them."""
+    below = int(index.meta(REBUILT_KEY) or 0)
+    unknown = {each for each in entry_log_ids if each < below} - index.entry_logs().keys()
+    return sorted(each for each in unknown if not index.runs_behind(each, 0, 1))
 
 
 def encode_index_marks(marks: Sequence[LogMark]) -> str:

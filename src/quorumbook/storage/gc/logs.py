@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from quorumbook.env import Env, logger
 from quorumbook.errors import StorageError
 from quorumbook.ids import EntryId, LedgerId
-from quorumbook.storage.checkpoint.checkpoint import Checkpointer
+from quorumbook.storage.checkpoint.checkpoint import Checkpointer, missed_by_rebuild
 from quorumbook.storage.directories.reserve import COMPACTION_NAME, Reserve
 from quorumbook.storage.entrylog.format import entry_log_name, is_start_of_run
 from quorumbook.storage.entrylog.reader import EntryLogReader
@@ -144,6 +144,8 @@ class EntryLogKeeper:
         found = find_entry_logs(self._env, self._directories)
         # What the index never heard of is left of a step that failed, if no run lies there.
         unknown = {one for one in found.keys() - known.keys() if not self._index.runs_in(one)}
+        # The next start makes an index that knows of these.
+        unknown.difference_update(missed_by_rebuild(self._index, unknown))
         strays = removable(unknown, self.open_ids)
         if strays:
             # The step may have failed in the sync of its commit, which a next process would find
