@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 import quorumbook
-from doubles.mock_bookie import MockCluster
+from doubles.mock_bookie import SILENCE, MockCluster
 from quorumbook.autorecovery.audits.checks import due_in_s
 from quorumbook.autorecovery.options import AuditorOptions, RecoveryOptions
 from quorumbook.autorecovery.process import AutoRecovery
@@ -149,6 +149,38 @@ async def test_a_bookie_that_gives_no_answer_is_not_said_to_lack_anything(checke
     if check is PeriodicCheck.REPLICAS:
         assert found == {}
         assert checked.numbers.gauges["NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"] == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "kinds", "quorum"),
+    [
+        (PeriodicCheck.REPLICAS, ListEntries, 3),
+        (PeriodicCheck.ALL_LEDGERS, ListEntries, 3),
+        (PeriodicCheck.ALL_LEDGERS, BatchRead, 3),
+        (PeriodicCheck.ALL_LEDGERS, Read | ReadRun, 2),
+    ],
+)
+async def test_a_connection_that_died_with_a_bookies_machine_hides_nothing(
+    checked, check, kinds, quorum
+):
+    ledgers = [await checked.write(write_quorum_size=quorum) for _ in range(3)]
+    assert await checked.check(check) == {}
+    bookie = checked.cluster.bookies[1]
+    for ledger in ledgers:
+        del bookie.ledgers[ledger.id].entries[max(bookie.entry_ids(ledger.id))]
+    resets = []
+
+    def on_request(request):
+        # Its machine is back, and knows nothing of the connections that it had.
+        if isinstance(request, kinds) and not resets:
+            resets.append(request)
+            bookie.drop_connections()
+            return SILENCE
+        return None
+
+    bookie.on_request = on_request
+    assert await checked.check(check) == {ledger.id: {bookie.bookie_id} for ledger in ledgers}
+    assert resets
 
 
 async def test_copies_are_counted_for_the_gauges(checked):

@@ -1,18 +1,21 @@
 """Reads of one replica, verified: what it gives of some entries, and what of them it lacks.
 
 Other reads of entries take them from whoever has them; here one bookie is asked, and what it
-does not give is a finding.
+does not give is a finding.  A connection that nobody used for a while may have died with the
+bookie's machine, which is back: who asks first learns that, and asks once more.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from quorumbook.client.context import Context
 from quorumbook.env import Budget
 from quorumbook.errors import (
     BookieError,
+    ConnectionLostError,
     DigestMismatchError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -34,6 +37,7 @@ from quorumbook.protocol.v3 import client as v3
 _UNWEIGHED_ENTRIES = 16
 _MOST_ENTRIES = 10_000
 _GUESSED_ENTRY_BYTES = 1024
+T = TypeVar("T")
 
 
 async def read_verified(
@@ -60,13 +64,14 @@ async def read_verified(
     first = entry_ids[0]
     channel = context.bookies.fast(bookie_id)
     if entry_ids.step == 1:
-        answer = await channel.read_run(
-            ledger_id, first, len(entry_ids), context.options.read_batch_bytes
+        size_bytes = context.options.read_batch_bytes
+        answer = await _answer(
+            lambda: channel.read_run(ledger_id, first, len(entry_ids), size_bytes)
         )
         _raise_if_refused(answer.code, ledger_id, first, bookie_id)
         return _bodies(digester, answer, len(entry_ids))
     bodies: list[bytes] = []
-    answers = await channel.read_row(ledger_id, entry_ids)
+    answers = await _answer(lambda: channel.read_row(ledger_id, entry_ids))
     for entry_id in entry_ids:
         single = answers[entry_id]
         try:
@@ -78,6 +83,14 @@ async def read_verified(
             break
         bodies.append(single.entry)
     return bodies
+
+
+async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask a bookie, and over a new connection if the present one breaks."""
+    try:
+        return await ask()
+    except ConnectionLostError:
+        return await ask()
 
 
 def _raise_if_refused(
@@ -138,8 +151,11 @@ async def listed_entries(
     context: Context, ledger_id: LedgerId, bookie_id: BookieId
 ) -> list[tuple[EntryId, EntryId]] | None:
     """Return the runs of entries that a bookie says it has; None if it cannot say."""
-    response = await context.bookies.control(bookie_id).request(
-        "a list of entries", lambda txn_id: v3.encode_list_entries(txn_id, ledger_id)
+    channel = context.bookies.control(bookie_id)
+    response = await _answer(
+        lambda: channel.request(
+            "a list of entries", lambda txn_id: v3.encode_list_entries(txn_id, ledger_id)
+        )
     )
     if response.status in (Status.NO_LEDGER, Status.NO_ENTRY):
         return []
