@@ -70,6 +70,8 @@ class DiskMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._first: asyncio.Future[None] | None = None
         self._is_above = False
+        #: Directories whose disks did not answer when they were asked last.
+        self._silent: list[str] = []
         self._is_held = False
 
     async def start(self) -> None:
@@ -97,7 +99,7 @@ class DiskMonitor:
     def set_operators_word(self, *, is_read_only: bool) -> None:
         """Refuse plain adds, or leave that to the disks again."""
         self._is_held = is_read_only
-        self._decide(full=self._is_above or self._storage_is_full())
+        self._decide(full=self._is_full())
 
     def reasons(self) -> list[str]:
         """Return what makes the bookie read-only, its operator's word aside."""
@@ -106,6 +108,7 @@ class DiskMonitor:
         usages = self._metrics.directory_usage.items()
         limit = options.disk_usage_writable if self._is_above else options.max_disk_usage
         found += [f"disk: {path} is {used:.0%} full" for path, used in usages if used > limit]
+        found += [f"disk: the space of {path} cannot be told" for path in self._silent]
         if self._storage_is_full():
             found.append("disk: a write met a full one")
         return found
@@ -152,14 +155,17 @@ class DiskMonitor:
     def _take(self, result: list[DiskUsage | None]) -> None:
         options = self._options
         worst = 0.0
+        self._silent = []
         free = total = 0
         frees: list[int] = []
         writable = 0
         seen: set[tuple[int, int]] = set()
         for path, usage in zip(self._paths, result, strict=True):
             if usage is None or not usage.total_bytes:
-                # A disk that does not answer takes no entries either.
-                worst = 1.0
+                # It takes no entries, but is no fuller than it was: a disk that was never above
+                # the limit would have to fall below the lower one when it answers again.
+                self._silent.append(path)
+                worst = max(worst, self._metrics.directory_usage.get(path, 0.0))
                 continue
             self.usages[path] = usage
             used = 1 - usage.free_bytes / usage.total_bytes
@@ -180,7 +186,10 @@ class DiskMonitor:
         self.writability.takes_high_priority = least_free >= options.min_high_priority_free_bytes
         limit = options.disk_usage_writable if self._is_above else options.max_disk_usage
         self._is_above = worst > limit
-        self._decide(full=self._is_above or self._storage_is_full())
+        self._decide(full=self._is_full())
+
+    def _is_full(self) -> bool:
+        return self._is_above or bool(self._silent) or self._storage_is_full()
 
     def _decide(self, *, full: bool) -> None:
         read_only = full or self._is_held or self._options.force_read_only

@@ -294,7 +294,7 @@ class RealDisk(WholeFiles):
         """
         missing = []
         place = os.path.abspath(path)
-        while not os.path.exists(place):
+        while not self.exists(place):
             missing.append(place)
             place = os.path.dirname(place)
         parent = os.path.dirname(place)
@@ -319,7 +319,13 @@ class RealDisk(WholeFiles):
 
     def exists(self, path: str) -> bool:
         """Tell whether a file or directory of this name is there."""
-        return os.path.exists(path)
+        with _StorageErrors(path):
+            try:
+                os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        # Whatever else fails says nothing of the file, and a note must not seem never left.
+        return True
 
     def replace(self, source: str, target: str) -> None:
         """Rename, replacing the target."""

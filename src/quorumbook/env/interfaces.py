@@ -103,7 +103,7 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Tell whether a file or directory of this name is there."""
+        """Tell whether a file or directory of this name is there; raises if it cannot be told."""
         ...
 
     def replace(self, source: str, target: str) -> None:

@@ -236,6 +236,10 @@ class Process:
     def _on_disk_call(self, operation: str, path: str) -> None:
         if self.is_dead:
             raise ProcessDied
+        if operation == "exists":
+            # Changes nothing, so a cut at it is one at the next call; takes no time, so that
+            # seeds which were found before these calls were told are the same runs.
+            return
         machine = self.machine
         if self.dies_at and operation == "sync" and path.endswith(self.dies_at):
             if self.loses_power:

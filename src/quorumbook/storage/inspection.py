@@ -171,7 +171,9 @@ def _index(
             "its index is not looked at",
             "`quorumbook bookie adopt` reads it", HARMLESS,
         )  # fmt: skip
-    if not has_logs and not index_exists(directories.index_path):
+    # Outside of what makes a finding: nothing is to be repaired because a disk did not answer.
+    is_there = index_exists(directories.index_path)
+    if not has_logs and not is_there:
         return None, None
     index = None
     try:

@@ -13,7 +13,7 @@ import pytest
 from bookie_harness import RawClient, cluster, code_of, entry, options_in, real_bookie, v2_adds
 
 from quorumbook.bookie.server import Bookie
-from quorumbook.env import Env
+from quorumbook.env import Env, RealDisk
 from quorumbook.errors import (
     ClusterExistsError,
     ClusterNotInitializedError,
@@ -34,6 +34,7 @@ from quorumbook.protocol.digest import DigestType
 from quorumbook.protocol.status import V2_CODE, Status
 from quorumbook.protocol.v2 import packets as v2
 from quorumbook.protocol.v3 import client as v3
+from quorumbook.sim.disks.faults import FaultyDisk
 
 FENCED, NO_ENTRY, IO_ERROR = (
     V2_CODE[status] for status in (Status.FENCED, Status.NO_ENTRY, Status.IO_ERROR)
@@ -294,6 +295,24 @@ async def test_r26_a_blank_bookie_that_died_before_it_looked_up_its_past_looks_i
             client = await RawClient.connect(bookie.address[1])
             client.send(v2_adds(1, [0]))
             assert await client.add_codes(1) == [(0, FENCED)]
+
+
+@pytest.mark.parametrize("name", ["VERSION.past", "READ_ONLY", "/lastMark", "/DIRTY", "/VERSION"])
+async def test_r26_a_bookie_that_cannot_look_at_what_it_left_itself_does_not_start(
+    tmp_path: Path, name: str
+) -> None:
+    async with cluster() as store:
+        await LedgerManager(store).create(metadata(1, "one"))
+        async with real_bookie(tmp_path, store, bookie_id="one"):
+            pass
+        disk = FaultyDisk(RealDisk())
+        disk.faults.fail("exists", name)
+        with pytest.raises(StorageError, match="injected failure of exists"):
+            await Bookie(Env(disk=disk), options_in(tmp_path, bookie_id="one"), store).start()
+        async with real_bookie(tmp_path, store, bookie_id="one") as bookie:
+            client = await RawClient.connect(bookie.address[1])
+            client.send(v2_adds(4, [0]))
+            assert await client.add_codes(1) == [(0, FENCED)], "the gate was forgotten"
 
 
 async def test_a_new_bookie_with_a_new_id_has_no_gate(tmp_path: Path) -> None:

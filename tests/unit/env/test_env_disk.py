@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from quorumbook.env import RealDisk
+from quorumbook.errors import StorageError
 
 
 def test_r21_a_new_directory_is_durable_with_all_parents_that_were_made_for_it(
@@ -40,3 +42,28 @@ def test_a_read_that_does_not_wait_gives_what_lies_there_or_nothing(tmp_path: Pa
     assert file.read_cached(16_380, 10) in (bytes([252, 253, 254, 255]), None)
     file.close()
     assert file.read_cached(0, 1) is None
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
+def test_what_cannot_be_looked_at_is_not_taken_for_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A note that holds deletions, or a promise, must not be forgotten for a cable's sake."""
+    note, stat = f"{tmp_path}/GC_HOLD", os.stat
+    Path(note).write_bytes(b"{}")
+    disk = RealDisk()
+    assert disk.exists(note)
+    assert not disk.exists(f"{tmp_path}/other")
+    assert not disk.exists(f"{note}/below")
+
+    def failing(path: str, *given: object, **named: object) -> object:
+        if path == note:
+            raise OSError(code, os.strerror(code))
+        return stat(path, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", failing)
+    with pytest.raises(StorageError) as caught:
+        disk.exists(note)
+    assert caught.value.path == note
+    with pytest.raises(StorageError):
+        disk.make_directory(note)

@@ -480,6 +480,20 @@ def test_a_missing_log_and_a_short_read_are_told_apart() -> None:
     assert caught.value.offset == place.position
 
 
+def test_a_disk_that_does_not_answer_takes_no_logs_of_another_one_along() -> None:
+    disk, env = disk_of("/a", "/b")
+    logs = EntryLogs(env, ["/b"])
+    place = logs.append_run(run(1, 0, [b"x"]))
+    logs.sync()
+    disk.faults.fail("exists", "/a/", permanent=True)
+    reader = EntryLogReader(env, ["/a", "/b"])
+    reader.read(place.entry_log_id, place.position, 10)
+    # It may lie where nobody can look, and is not to be taken for lost.
+    with pytest.raises(StorageError, match="injected") as caught:
+        reader.read(5, 1024, 10)
+    assert type(caught.value) is StorageError
+
+
 def test_open_files_are_bounded_and_the_oldest_is_closed() -> None:
     disk, env = disk_of("/a")
     logs = EntryLogs(env, ["/a"])

@@ -65,7 +65,7 @@ async def live_with_failures(world: World, promises: Promises) -> None:
             await promises.check(world)
 
 
-@pytest.mark.parametrize("operation", ["read", "open", "list"])
+@pytest.mark.parametrize("operation", ["read", "open", "list", "exists"])
 @pytest.mark.parametrize("is_permanent", [False, True])
 @pytest.mark.parametrize("has_index", [True, False])
 async def test_a_disk_that_is_mended_gives_everything_back_whatever_read_failed(

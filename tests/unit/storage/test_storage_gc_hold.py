@@ -199,6 +199,25 @@ async def test_r27_what_a_full_disk_refused_of_a_note_is_written_by_the_next_pas
     await world.storage.stop()
 
 
+async def test_r27_a_note_that_cannot_be_looked_at_lets_nothing_go_and_is_looked_at_again(
+    tmp_path: Path,
+) -> None:
+    world, garbage = await put_back(tmp_path)
+    await garbage.collect()
+    await garbage.collect()
+    await world.restart()
+    garbage.restart()
+    # By now no counter tells of the backup: all there is is the note.
+    garbage.cluster.next_id = 50
+    failing = world.disk.faults.fail("exists", NAME)
+    for _ in range(3):
+        await garbage.collect(is_forced=True)
+    assert failing.hits == 1
+    assert list((await garbage.collector.hold()).held) == [40]
+    assert world.storage.ledger_ids() == [*range(12), 40]
+    await world.storage.stop()
+
+
 async def test_r27_an_approval_that_was_not_written_down_lets_nothing_go(tmp_path: Path) -> None:
     world, garbage = await put_back(tmp_path)
     await garbage.collect()

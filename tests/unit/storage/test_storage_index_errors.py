@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quorumbook.errors import DiskFullError, StorageError
+from quorumbook.storage.index import files
 from quorumbook.storage.index.rows import index_errors
 from quorumbook.storage.index.tables import DamagedIndexError, Index
 
@@ -45,3 +49,37 @@ def test_r21_a_commit_of_the_index_is_synced(tmp_path: Path) -> None:
         # How SQLite was opened.
         assert index._connection.execute(f"PRAGMA {name}").fetchone() == (wanted,)
     index.close()
+
+
+@pytest.mark.parametrize(
+    ("look", "name"),
+    [
+        (files.index_exists, "i"),
+        (files.is_distrusted, "i.suspect"),
+        (files.settle_index, "i"),
+        (files.settle_index, "i-wal"),
+        (files.set_aside, "i"),
+        (files.remove_index, "i"),
+        (lambda path: files.copy_index(path, f"{path}.scratch"), "i-wal"),
+        (Index, "i"),
+    ],
+)
+def test_an_index_that_cannot_be_looked_at_is_neither_lost_nor_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[str], object], name: str
+) -> None:
+    path, stat = f"{tmp_path}/i", os.stat
+    for suffix in ("", "-wal", ".suspect"):
+        Path(path + suffix).write_bytes(b"kept")
+    Path(f"{path}.scratch").mkdir()
+
+    def failing(asked: str, *given: object, **named: object) -> object:
+        if asked == f"{tmp_path}/{name}":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return stat(asked, *given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", failing)
+        with pytest.raises(StorageError) as caught:
+            look(path)
+    assert type(caught.value) is StorageError, "a damaged index is rebuilt"
+    assert Path(path).read_bytes() == b"kept"

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from quorumbook.cli.cluster.supervisor import ChildFailedError, LoggingHere, Supervisor
 from quorumbook.cli.serving.stopping import stop_wanted
+from quorumbook.env import RealDisk
 from quorumbook.env.tasks import cancel_and_wait
 from quorumbook.errors import ConfigError
 
@@ -111,16 +112,18 @@ def refuse_other_layout(settings: Settings, count: int) -> None:
 
     Raises:
         ConfigError: There is a bookie that would not run.
+        StorageError: Whether there is one cannot be told.
     """
+    disk = RealDisk()
     for directory in (d for key in _DIRECTORIES for d in settings.texts(key)):
-        if count > 1 and os.path.exists(os.path.join(directory, _COOKIE)):
+        if count > 1 and disk.exists(os.path.join(directory, _COOKIE)):
             raise ConfigError(
                 f"{directory} holds one bookie that ran without --processes; run it so, or move "
                 "its ledgers away with `quorumbook bookie decommission` and remove what is left"
             )
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             numbers = [int(name) for name in os.listdir(directory) if name.isdecimal()]
-            there = [n for n in numbers if os.path.exists(f"{directory}/{n}/{_COOKIE}")]
+            there = [n for n in numbers if disk.exists(f"{directory}/{n}/{_COOKIE}")]
             if there and max(there) > (count if count > 1 else 0):
                 raise ConfigError(
                     f"{directory} holds {max(there)} bookies; add --processes {max(there)}, or "

@@ -331,6 +331,7 @@ class SimDisk(WholeFiles):
                     self._durable_names.pop(name, None)
 
     def exists(self, path: str) -> bool:
+        self.faults.run("exists", path)
         return path in self._names or path in self._directories
 
     def replace(self, source: str, target: str) -> None:

@@ -48,7 +48,7 @@ class Faults:
     ) -> DiskFault:
         """Let the ``at``-th call from now of ``operation`` raise.
 
-        Operations: open create write read sync allocate truncate list make_directory
+        Operations: open create write read sync allocate truncate list exists make_directory
         sync_directory replace unlink.  ``written_bytes``: a failing write leaves this many bytes.
         """
         fault = DiskFault(operation, path_contains, at, error, permanent, written_bytes)
@@ -156,6 +156,7 @@ class FaultyDisk:
         self._disk.sync_directory(path)
 
     def exists(self, path: str) -> bool:
+        self.faults.run("exists", path)
         return self._disk.exists(path)
 
     def replace(self, source: str, target: str) -> None:

@@ -48,6 +48,7 @@ class ModelPlace(IndexPlace):
 
     def exists(self, path: str) -> bool:
         """Tell whether there is an index."""
+        self._disk.faults.run("exists", path)
         return path in self._disk.indexes
 
     def open(self, path: str, *, create: bool = False) -> Index:
@@ -92,6 +93,7 @@ class ModelPlace(IndexPlace):
 
     def is_distrusted(self, path: str) -> bool:
         """Tell whether somebody found it damaged."""
+        self._disk.faults.run("exists", path)
         return self._disk.indexes[path].is_distrusted
 
 

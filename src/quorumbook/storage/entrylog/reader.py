@@ -91,12 +91,17 @@ class EntryLogReader:
 
     def _open(self, entry_log_id: int) -> File:
         name = entry_log_name(entry_log_id)
+        unseen: StorageError | None = None
         for directory in self._directories:
             path = f"{directory}/{name}"
-            if self._disk.exists(path):
-                break
+            try:
+                if self._disk.exists(path):
+                    break
+            except StorageError as error:
+                # A disk that is gone takes no entries along that lie on another one.
+                unseen = unseen or error
         else:
-            raise MissingEntryLogError(
+            raise unseen or MissingEntryLogError(
                 "the entry log is in none of the ledger directories", path=name
             )
         while len(self._files) >= self._open_files_max:

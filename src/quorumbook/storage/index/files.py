@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 
+from quorumbook.env import RealDisk
 from quorumbook.errors import StorageError
 
 #: Behind the path of an index that is not whole yet.
@@ -13,11 +15,12 @@ BUILDING_SUFFIX = ".building"
 #: The name of a note: the next start does not believe this index.
 _SUSPECT_SUFFIX = ".suspect"
 _PRIVATE = 0o600
+_DISK = RealDisk()
 
 
 def index_exists(path: str) -> bool:
-    """Tell whether there is an index file."""
-    return os.path.exists(path)
+    """Tell whether there is an index file; raises StorageError if it cannot be told."""
+    return _DISK.exists(path)
 
 
 def keep_private(path: str) -> None:
@@ -45,8 +48,8 @@ def distrust(path: str) -> None:
 
 
 def is_distrusted(path: str) -> bool:
-    """Tell whether somebody found the index damaged."""
-    return os.path.exists(f"{path}{_SUSPECT_SUFFIX}")
+    """Tell whether somebody found the index damaged; raises StorageError if it cannot be told."""
+    return _DISK.exists(f"{path}{_SUSPECT_SUFFIX}")
 
 
 def settle_index(path: str) -> None:
@@ -61,7 +64,7 @@ def settle_index(path: str) -> None:
     try:
         for suffix in ("", "-wal"):
             # What is no file, whoever opens it finds out.
-            if os.path.isfile(path + suffix):
+            if _is_file(path + suffix):
                 file = os.open(path + suffix, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     os.fsync(file)
@@ -76,9 +79,9 @@ def set_aside(path: str) -> str:
     """Move a damaged index out of the way and return where it is now."""
     aside = f"{path}.damaged"
     for suffix in ("", "-wal", "-shm"):
-        if os.path.exists(aside + suffix):
+        if _DISK.exists(aside + suffix):
             os.unlink(aside + suffix)
-        if os.path.exists(path + suffix):
+        if _DISK.exists(path + suffix):
             os.replace(path + suffix, aside + suffix)
     if is_distrusted(path):
         # Behind that, because a missing index is rebuilt in any case.
@@ -91,7 +94,7 @@ def copy_index(path: str, directory: str) -> str:
     """Copy an index, with what was committed last, and return where the copy is."""
     target = os.path.join(directory, os.path.basename(path))
     for suffix in ("", "-wal"):
-        if os.path.exists(path + suffix):
+        if _DISK.exists(path + suffix):
             os.close(os.open(target + suffix, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _PRIVATE))
             shutil.copyfile(path + suffix, target + suffix)
     return target
@@ -100,7 +103,7 @@ def copy_index(path: str, directory: str) -> str:
 def remove_index(path: str) -> None:
     """Remove an index file and what belongs to it."""
     for suffix in ("", "-wal", "-shm"):
-        if os.path.exists(path + suffix):
+        if _DISK.exists(path + suffix):
             os.unlink(path + suffix)
 
 
@@ -108,6 +111,13 @@ def move_index(source: str, target: str) -> None:
     """Give a closed index file its name, durably."""
     os.replace(source, target)
     _sync_names(target)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _sync_names(path: str) -> None:
