@@ -49,7 +49,7 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """A note that holds deletions, or a promise, must not be forgotten for a cable's sake."""
-    note, stat = f"{tmp_path}/GC_HOLD", os.stat
+    note, unmade, stat = f"{tmp_path}/GC_HOLD", f"{tmp_path}/unmade", os.stat
     Path(note).write_bytes(b"{}")
     disk = RealDisk()
     assert disk.exists(note)
@@ -57,7 +57,7 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(
     assert not disk.exists(f"{note}/below")
 
     def failing(path: str, *given: object, **named: object) -> object:
-        if path == note:
+        if path in (note, unmade):
             raise OSError(code, os.strerror(code))
         return stat(path, *given, **named)  # type: ignore[arg-type]
 
@@ -66,4 +66,5 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(
         disk.exists(note)
     assert caught.value.path == note
     with pytest.raises(StorageError):
-        disk.make_directory(note)
+        disk.make_directory(unmade)
+    assert disk.list_directory(f"{tmp_path}") == ["GC_HOLD"]
