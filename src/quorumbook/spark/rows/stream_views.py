@@ -11,8 +11,15 @@ import re
 from collections.abc import Sequence
 
 from quorumbook.client.context import client_store
+from quorumbook.client.reading.reader import LedgerReader, note_confirmed
 from quorumbook.env.tasks import gather_bounded
-from quorumbook.errors import NoSuchLedgerInMetadataError, QuorumbookError
+from quorumbook.errors import (
+    DigestMismatchError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLedgerInMetadataError,
+    QuorumbookError,
+)
 from quorumbook.ids import LedgerId
 from quorumbook.ledger.metadata import LedgerMetadata
 from quorumbook.spark.pool import ClusterClient
@@ -21,7 +28,11 @@ from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.open_ledgers import OpenLedgers, Sizes
 from quorumbook.spark.rows.views import Extent, View
 from quorumbook.streams import Namespace
-from quorumbook.streams.errors import StreamNotFoundError
+from quorumbook.streams.errors import (
+    CorruptRecordsError,
+    StreamNotFoundError,
+    UnsupportedFormatError,
+)
 from quorumbook.streams.format.segment_text import SegmentMetadata
 from quorumbook.streams.partitions.partition_node import partition_count, partitioned_among
 from quorumbook.streams.partitions.partitioning import bare_name, partition_name
@@ -34,6 +45,8 @@ from quorumbook.streams.tier.reader import PartsReader
 
 #: Of the time that listing all streams takes, it is left alone this many times as long.
 _REST = 10
+#: What is so whenever it is looked at: the bytes are as they were written, or deleted.
+_DAMAGED = (CorruptRecordsError, UnsupportedFormatError, NoSuchLedgerInMetadataError)
 
 
 class _Known:
@@ -58,6 +71,7 @@ class StreamViews:
     def __init__(self, cluster: ClusterClient, namespace: Namespace, options: ReadOptions) -> None:
         """Take the selection."""
         self._namespace = namespace
+        self._options = options
         self._selection = options.selection
         self._clock = client_store(cluster.client).env.clock
         self._known: dict[str, _Known] = {}
@@ -178,21 +192,39 @@ class StreamViews:
         last = view.extents[-1]
         found = self._unfinished.get(view.name)
         if found is None or found[0] != (last.ledger_id, last.end_entry):
-            cut = await self._look_for_unfinished(view)
+            try:
+                cut = await self._look_for_unfinished(view)
+            except (QuorumbookError, OSError) as error:
+                if not self._is_lost_for_good(error):
+                    # A batch that ends inside a record loses it: what follows has no beginning.
+                    raise
+                return None  # whoever reads it says what is wrong
             found = self._unfinished[view.name] = ((last.ledger_id, last.end_entry), cut)
         return found[1]
+
+    def _is_lost_for_good(self, error: Exception) -> bool:
+        """Tell whether no later look finds a record where an entry could not be read."""
+        if isinstance(error, _DAMAGED):
+            return True
+        # Replicas that are away now may have it: only those who go on without it pass it over.
+        if isinstance(error, DigestMismatchError):
+            return self._options.on_corrupt != "fail"
+        if isinstance(error, NoSuchEntryError | NoSuchLedgerError):
+            return not self._options.fails_on_data_loss
+        return False
 
     async def _look_for_unfinished(self, view: View) -> tuple[int, int] | None:
         for extent in reversed(view.extents):
             for entry_id in range(extent.end_entry - 1, extent.first_entry - 1, -1):
                 try:
                     reader = await self.open_ledgers.reader(extent.ledger_id)
+                    if isinstance(reader, LedgerReader):
+                        # One that was opened while its segment was written may know less.
+                        note_confirmed(reader, entry_id)
                     payload = (await reader.read_entry(entry_id)).payload
                     entry = decode_user_records(
                         payload, is_enveloped=extent.is_enveloped, count_before=-1
                     )
-                except (QuorumbookError, OSError):
-                    return None  # whoever reads it says what is wrong
                 finally:
                     if extent.is_complete:
                         await self.open_ledgers.forget(extent.ledger_id)
