@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumbook.errors import ConfigError
-from quorumbook.spark.request.offsets import Offset, Offsets, birth_of, fair_shares, is_same_stream
+from quorumbook.spark.request.offsets import (
+    LATE_IDS,
+    Offset,
+    Offsets,
+    birth_of,
+    fair_shares,
+    is_same_stream,
+)
 from quorumbook.spark.request.planning import Piece, cut, cuts_of, plan
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.rows.views import Extent, View
@@ -179,19 +187,55 @@ of_ledgers = st.builds(
     st.dictionaries(
         st.integers(0, 2**62).map(str), st.integers(0).map(lambda n: Offset(0, 0, n))
     ),
-    st.integers(0, 2**62),
+    st.integers(LATE_IDS, 2**62),
+)  # fmt: skip
+behind = st.frozensets(st.integers(0, LATE_IDS - 1))
+late = st.builds(
+    lambda of, behind: replace(of, missing=frozenset(of.highest_ledger - n for n in behind)),
+    of_ledgers, behind,
 )  # fmt: skip
 
 
-@given(st.one_of(of_streams, of_ledgers))
+@given(st.one_of(of_streams, of_ledgers, late))
 def test_offsets_survive_the_checkpoint_and_have_one_text(found):
     text = json.dumps(found.encode())
     assert Offsets.decode(json.loads(text), "c") == found
     turned = Offsets(
         "c", dict(reversed(found.streams.items())), dict(reversed(found.ledgers.items())),
-        found.highest_ledger,
+        found.highest_ledger, missing=frozenset(sorted(found.missing, reverse=True)),
     )  # fmt: skip
     assert json.dumps(turned.encode()) == text
+
+
+@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=5))
+def test_a_ledger_is_new_once_whenever_it_comes(looks):
+    found, there, new = Offsets("c"), set(), []
+    for coming in looks:
+        there |= coming
+        due = {n for n in there if found.is_new(n)}
+        new += sorted(due)
+        highest = max(found.highest_ledger, *due, 0)
+        found = replace(found, highest_ledger=highest, missing=found.missing_up_to(highest, there))
+        found = Offsets.decode(json.loads(json.dumps(found.encode())), "c")
+    assert sorted(new) == sorted(there)
+
+
+def test_ledgers_that_may_come_late_are_bounded_however_far_ids_are_apart():
+    first = Offsets("c").missing_up_to(10**15, {10**15, 10**15 - 3})
+    found = Offsets("c", highest_ledger=10**15, missing=first)
+    assert len(first) == LATE_IDS - 2
+    assert found.encode()["m"] == [
+        [10**15 - LATE_IDS + 1, 10**15 - 4], [10**15 - 2, 10**15 - 1],
+    ]  # fmt: skip
+    assert found.is_new(10**15 - LATE_IDS + 1)
+    assert not found.is_new(10**15 - LATE_IDS)
+    assert len(found.missing_up_to(10**15 + 7, ())) == LATE_IDS - 2
+
+
+def test_a_checkpoint_of_an_earlier_release_has_no_ledgers_that_come_late():
+    found = Offsets.decode({"c": "c", "h": 57, "l": {"12": 40}, "v": 1}, "c")
+    assert not found.missing
+    assert found.missing_up_to(60, {59}) == {58, 60}
 
 
 @given(*[st.integers(1, 2**64 - 1)] * 2, *[st.integers(0, 2**63 - 1)] * 2)
@@ -242,6 +286,9 @@ async def test_an_offset_is_found_again_where_its_ledgers_entries_are(before, af
         ({"c": "c", "s": {"a": [1, 2, -1]}, "v": 1}, "not offsets"),
         ({"c": "c", "s": {"a": [1, 2, 1.5]}, "v": 1}, "not offsets"),
         ({"c": "c", "l": {"x": 1}, "v": 1}, "not offsets"),
+        ({"c": "c", "h": 5, "l": {}, "m": [[3, 6]], "v": 1}, "not offsets"),
+        ({"c": "c", "h": 5, "l": {}, "m": [[3, 2]], "v": 1}, "not offsets"),
+        ({"c": "c", "h": 5, "l": {}, "m": [3], "v": 1}, "not offsets"),
         ({"s": {}}, "not offsets"),
         ([], "not offsets"),
     ],

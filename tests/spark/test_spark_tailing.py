@@ -560,6 +560,46 @@ def test_ledgers_are_followed_and_forgotten_when_they_are_finished(query, cluste
     assert running.step() is None
 
 
+@pytest.mark.parametrize("is_filtered", [False, True])
+def test_a_ledger_that_is_made_long_after_its_id_was_given_is_read(query, cluster, is_filtered):
+    tag = {"t": b"late %d" % next(_names)}
+    with cluster.connect() as client:
+        slow = [client.reserve_ledger_id() for _ in range(3)]
+        last = slow[-1] + 20
+        path = {"ledgerIds": f"{slow[0]}-{last}"}
+        if is_filtered:
+            path = {"ledgerFilter": f"t={tag['t'].decode()}"}
+        running = query(**path, **EARLIEST)
+        assert running.drain() == []
+        write_ledger(cluster, [b"fast"], custom_metadata=tag)
+        running.drain()
+        for number in 1, 0:
+            with client.create_ledger(ledger_id=slow[number], custom_metadata=tag) as writer:
+                writer.append(b"slow %d" % number)
+            running.drain()
+        later = query(**path, checkpoint=running.checkpoint)
+        with client.create_ledger(ledger_id=slow[2], custom_metadata=tag) as writer:
+            writer.append(b"slow 2")
+        write_ledger(cluster, [b"after"], custom_metadata=tag)
+        assert sorted(values(later.drain())) == [b"after", b"slow 2"]
+    assert values(running.rows) == [b"fast", b"slow 1", b"slow 0"]
+    assert later.step() is None
+
+
+def test_a_late_ledger_that_available_now_leaves_is_read_by_the_next_run(query, cluster):
+    with cluster.connect() as client:
+        slow = client.reserve_ledger_id()
+        path = f"ledger:{slow}-{slow + 20}"
+        first = query(path, **EARLIEST)
+        first.drain()
+        write_ledger(cluster, [b"fast"])
+        now = query(path, checkpoint=first.checkpoint, now=True)
+        with client.create_ledger(ledger_id=slow) as writer:
+            writer.append(b"slow")
+    assert values(now.drain()) == [b"fast"]
+    assert values(query(path, checkpoint=now.checkpoint).drain()) == [b"slow"]
+
+
 def test_a_tail_reader_goes_to_tasks_without_its_planner(query, streams, name):
     streams.write(name, records(0))
     running = query(f"stream:{name}", **EARLIEST)

@@ -1,21 +1,23 @@
 """How far a query has read, as the JSON that Spark keeps in its checkpoint; pure.
 
     {"c": "<instance id>", "s": {"eu/orders": [birth, segment, entry]}, "t": {}, "v": 1}
-    {"c": "<instance id>", "h": 57, "l": {"12": 40}, "t": {"12": [30, 15]}, "v": 1}
+    {"c": "<id>", "h": 57, "l": {"12": 40}, "m": [[50, 52]], "t": {"12": [30, 15]}, "v": 1}
 
 ``s`` has streams: which one of this name it is and of its segments' numberings (``birth_of``), and
 the entry that is read next; a fourth number is the slot in it, where a query began in the middle of
 an entry, and a fifth the ledger that has the entry before, by which it is found where segments were
 merged (``relocation``).  ``l`` has ledgers and their next entries; those up to ``h`` that are not
-in it are finished.  ``t`` has the tasks of the batch that ends here, so that it is cut alike when
-it is done again, whatever sizes are known and options are given then: at how many entries before
-the end of a stream or ledger a task begins (``planning.cut``).  Spark compares the text, so keys
-are sorted and there are only integers.  What is read always ends between two entries.
+in it are finished, but for those from first to last in ``m``, which were not there yet: somebody
+takes an id a while before it has a ledger.  ``t`` has the tasks of the batch that ends here, so
+that it is cut alike when it is done again, whatever sizes are known and options are given then: at
+how many entries before the end of a stream or ledger a task begins (``planning.cut``).  Spark
+compares the text, so keys are sorted and there are only integers.  What is read always ends between
+two entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,6 +26,8 @@ from quorumbook.spark.request.planning import Cuts
 
 _VERSION = 1
 _STREAM_BITS = 64
+#: So many of the newest ids may get their ledgers late; a checkpoint is bounded by them.
+LATE_IDS = 1000
 
 
 def birth_of(stream: int, numbering: int) -> int:
@@ -70,6 +74,22 @@ class Offsets:
     highest_ledger: int = -1
     #: Where tasks of the batch that ends here begin; None: nothing was planned.
     cuts: Cuts | None = None
+    #: Ids up to the highest that had no ledger yet.
+    missing: frozenset[int] = frozenset()
+
+    def is_new(self, ledger_id: int) -> bool:
+        """Tell whether a ledger was not there before."""
+        return ledger_id > self.highest_ledger or ledger_id in self.missing
+
+    def missing_up_to(self, highest: int, there: Collection[int]) -> frozenset[int]:
+        """Return which ids up to the highest still have no ledger.
+
+        Args:
+            highest: The highest that was seen by now.
+            there: Those that were seen.
+        """
+        window = range(max(highest - LATE_IDS, -1) + 1, highest + 1)
+        return frozenset(n for n in window if self.is_new(n)).difference(there)
 
     def encode(self) -> dict[str, Any]:
         """Return what is stored; equal offsets make equal texts."""
@@ -81,6 +101,8 @@ class Offsets:
             found["l"] = {ledger_id: self.ledgers[ledger_id].entry for ledger_id in by_id}
         else:
             found["s"] = {name: _numbers(self.streams[name]) for name in sorted(self.streams)}
+        if self.missing:
+            found["m"] = _ranges(self.missing)
         if self.cuts is not None:
             found["t"] = {name: list(cuts) for name, cuts in self.cuts.items()}
         found["v"] = _VERSION
@@ -105,6 +127,7 @@ class Offsets:
                     f"the checkpoint is of cluster {stored['c']}, but the metadata URI leads to "
                     f"cluster {cluster}: correct the URI, or begin with another checkpoint"
                 )
+            highest = int(stored.get("h", -1))
             return cls(
                 cluster,
                 {name: parse_offset(numbers) for name, numbers in stored.get("s", {}).items()},
@@ -112,8 +135,9 @@ class Offsets:
                     str(int(ledger_id)): Offset(0, 0, _natural(entry))
                     for ledger_id, entry in stored.get("l", {}).items()
                 },
-                int(stored.get("h", -1)),
+                highest,
                 _parse_cuts(stored["t"]) if "t" in stored else None,
+                _parse_ranges(stored.get("m", []), highest),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{stored!r} are not offsets of this data source") from error
@@ -138,6 +162,25 @@ def _natural(number: Any) -> int:
 
 def _parse_cuts(stored: Mapping[str, Any]) -> Cuts:
     return {name: tuple(map(_natural, cuts)) for name, cuts in stored.items()}
+
+
+def _ranges(numbers: Collection[int]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def _parse_ranges(stored: Any, highest: int) -> frozenset[int]:
+    found: set[int] = set()
+    for first, last in stored:
+        if not _natural(first) <= _natural(last) <= highest:
+            raise ValueError(f"{first} to {last} are not ids up to {highest}")
+        found.update(range(max(first, highest - LATE_IDS + 1), last + 1))
+    return frozenset(found)
 
 
 def _numbers(offset: Offset) -> list[int]:

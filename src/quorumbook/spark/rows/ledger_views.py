@@ -25,6 +25,8 @@ class LedgerViews:
         self.open_ledgers = OpenLedgers(cluster, options.connection)
         #: Whether a ledger's custom metadata match; they never change.
         self._matches: dict[LedgerId, bool] = {}
+        #: Those that were there at the last look, whatever their custom metadata.
+        self.seen: Sequence[LedgerId] = ()
 
     async def names(self) -> Sequence[str]:
         """Return the ids, ascending.
@@ -37,6 +39,7 @@ class LedgerViews:
             ids = [first for first, _ in ranges]
         else:
             ids = [n async for n in self._client.list_ledger_ids() if _is_in(n, ranges)]
+        self.seen = ids
         if not self._selection.ledger_filter:
             return [str(ledger_id) for ledger_id in ids]
         new = [ledger_id for ledger_id in ids if ledger_id not in self._matches]

@@ -34,6 +34,7 @@ from quorumbook.spark.request.planning import Piece, cut, cuts_of, plan
 from quorumbook.spark.request.read_options import ReadOptions
 from quorumbook.spark.request.selection import Selected
 from quorumbook.spark.request.where import check_names
+from quorumbook.spark.rows.ledger_views import LedgerViews
 from quorumbook.spark.rows.schema import check_schema
 from quorumbook.spark.rows.views import View, Views
 from quorumbook.spark.short_errors import short_errors
@@ -185,7 +186,11 @@ class _Planner:
             if name not in views:
                 raise missing(self._options, name)
             found[name] = stamped(views[name], await self._start(views[name]))
-        return self._offsets(found, names)
+        if not self._is_ledgers:
+            return Offsets(self.instance_id, found)
+        highest = max(map(int, names), default=0)
+        late = self._missing(Offsets(self.instance_id), highest, put_off=set())
+        return Offsets(self.instance_id, {}, found, highest, missing=late)
 
     async def _start(self, view: View) -> Offset:
         options = self._options
@@ -217,7 +222,8 @@ class _Planner:
         if self._pressure is not None:
             self._pressure.next_wanted(self._clock.now_ns())
         known = start.ledgers if self._is_ledgers else start.streams
-        names = [name for name in await self._views.names() if self._is_due(name, start)]
+        everything = await self._views.names()
+        names = [name for name in everything if self._is_due(name, start)]
         views = await self._look(sorted({*names, *known}))
         known = {
             name: await self._relocated(views.get(name), begin)
@@ -259,7 +265,8 @@ class _Planner:
                 or offset.place < views[name].end.place
             }
             highest = max(start.highest_ledger, *map(int, views)) if views else start.highest_ledger
-            return Offsets(self.instance_id, {}, reached, highest)
+            late = self._missing(start, highest, put_off={*everything} - {*names})
+            return Offsets(self.instance_id, {}, reached, highest, missing=late)
         reached = {name: stamped(views.get(name), offset) for name, offset in reached.items()}
         return Offsets(self.instance_id, reached)
 
@@ -306,7 +313,15 @@ class _Planner:
     def _is_due(self, name: str, start: Offsets) -> bool:
         if self._target is not None and name not in self._target:
             return False  # made since this run began
-        return not self._is_ledgers or name in start.ledgers or int(name) > start.highest_ledger
+        return not self._is_ledgers or name in start.ledgers or start.is_new(int(name))
+
+    def _missing(self, start: Offsets, highest: int, put_off: set[str]) -> frozenset[int]:
+        """Return which ledgers up to the highest are still to come, or left to the next run."""
+        assert isinstance(self._views, LedgerViews)
+        # Those of another custom metadata are there: a filter that is changed reads none of old.
+        there = {*self._views.seen} - {*map(int, put_off)}
+        selects = self._options.selection.selects
+        return frozenset(n for n in start.missing_up_to(highest, there) if selects(str(n)))
 
     def _starts(
         self, known: Mapping[str, Offset], names: Sequence[str], views: Mapping[str, View]
