@@ -8,7 +8,11 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 from doubles.clusters import STORES, local_cluster
-from quorumbook.streams import Namespace, PartitionedStream, Stream
+from doubles.waiting import until
+from quorumbook.errors import MetadataUnavailableError
+from quorumbook.streams import Namespace, PartitionedStream, Position, Stream
+from quorumbook.streams.cursors import reader as cursor_reader
+from quorumbook.streams.cursors.cursor import Cursor, ack_gone
 from quorumbook.streams.cursors.reader import CursorReader, Unacknowledged
 from quorumbook.streams.errors import StreamError
 from quorumbook.streams.reading.batches import RecordBatch
@@ -99,3 +103,93 @@ async def test_a_group_counts_nothing_as_done_that_it_did_not_hand_out(
         with pytest.raises(UnreadableError):
             await consumer.read()
         await consumer.close()
+
+
+async def with_missing_ones(ns: Namespace, why: str) -> tuple[Stream, list[bytes]]:
+    """A stream with sequence ids that nobody gets; return what is left behind its cursor too."""
+    await ns.create_stream("s")
+    stream = ns.stream("s")
+    large = b"large" * 600_000 if why == "a large record" else b"small"
+    async with stream.writer() as writer:
+        appended = [await writer.append(each) for each in (b"0", large, b"2", b"3", b"4")]
+    cursor = await stream.cursor("c")
+    await cursor.commit(appended[0].position)
+    if why == "a large record":
+        return stream, [large, b"2", b"3", b"4"]
+    await stream.truncate(appended[2].position)
+    return stream, [b"2", b"3", b"4"]
+
+
+class Unstored:
+    """The first time that it is stored that records are missing, that does not happen."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, hangs: bool = False) -> None:
+        self.is_reached = False
+        self._hangs = hangs
+        monkeypatch.setattr(cursor_reader, "ack_gone", self._ack_gone)
+
+    async def _ack_gone(self, cursor: Cursor, first: int, last: int, end: Position) -> None:
+        if not self.is_reached:
+            self.is_reached = True
+            if self._hangs:
+                await asyncio.Event().wait()
+            raise MetadataUnavailableError("nobody answers")
+        await ack_gone(cursor, first, last, end)
+
+
+async def left(stream: Stream) -> list[bytes]:
+    async with stream.reader(cursor="c", tail=False, on_truncated="skip") as reader:
+        return [record.payload async for record in reader]
+
+
+WHY = pytest.mark.parametrize("why", ["a large record", "truncated"])
+
+
+@WHY
+@pytest.mark.parametrize("end", ["error", "cancelled"])
+async def test_records_behind_missing_ones_are_kept_until_that_is_stored(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, end: str, why: str
+) -> None:
+    stream, payloads = await with_missing_ones(ns, why)
+    cursor = await stream.cursor("c")
+    store = Unstored(monkeypatch, hangs=end == "cancelled")
+    found: list[bytes] = []
+    async with stream.reader(cursor, tail=False, on_truncated="skip") as reader:
+        source = Unacknowledged(reader, cursor)
+
+        async def read() -> None:
+            async for batch in source.read_batches():
+                found.extend(batch.payloads)
+
+        reading = asyncio.ensure_future(read())
+        await until(lambda: store.is_reached)
+        if end == "cancelled":
+            reading.cancel()
+        with pytest.raises((MetadataUnavailableError, asyncio.CancelledError)):
+            await reading
+        await read()
+    assert found == payloads
+    # Nobody did anything with them: they are there for whoever comes next.
+    assert await left(other.stream("s")) == payloads
+
+
+@WHY
+async def test_who_reads_on_by_a_cursor_after_an_error_misses_nothing(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    stream, payloads = await with_missing_ones(ns, why)
+    store = Unstored(monkeypatch)
+    found: list[bytes] = []
+    failures = 0
+    async with stream.reader(cursor="c", tail=False, on_truncated="skip") as reader:
+        while len(found) < len(payloads):
+            try:
+                got = await reader.read(1, wait_s=None)
+            except MetadataUnavailableError:
+                failures += 1
+                continue
+            if not got:
+                break
+            found += [each.payload for each in got]
+    assert (found, failures, store.is_reached) == (payloads, 1, True)
+    assert await left(other.stream("s")) == payloads

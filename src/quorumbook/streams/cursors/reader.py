@@ -53,16 +53,24 @@ class Unacknowledged:
         self._with_refused = with_refused
         acks = cursor.acks
         self._expected = None if acks is None else acks.floor
+        #: Taken from the reader, which does not give it twice, and not handed out yet.
+        self._taken: RecordBatch | None = None
 
     async def read_batches(self) -> AsyncGenerator[RecordBatch, None]:
-        """Yield records as they come."""
+        """Yield records as they come; called again after an error it goes on where that was."""
         async with contextlib.aclosing(self._reader.read_batches()) as batches:
-            async for batch in batches:
+            while True:
+                if self._taken is None:
+                    self._taken = await anext(batches, None)
+                batch = self._taken
+                if batch is None:
+                    return
                 expected, first = self._expected, batch.first_sequence_id
                 if expected is not None and first > expected:
                     # Truncated away, which the reader may skip, or chunks of what it handed out as
                     # one: nobody will ever acknowledge them.
                     await ack_gone(self._cursor, expected, first - 1, batch.first_position)
+                self._taken = None
                 acks = self._cursor.acks
                 if acks is None or first < 0:
                     yield batch
