@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from doubles.clusters import STORES, local_cluster
+from doubles.waiting import until
 from quorumbook.client.context import client_store
 from quorumbook.errors import ConfigError, LocalProtocolError, MetadataUnavailableError
-from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream
+from quorumbook.streams import Consumer, Delivery, Namespace, PartitionedStream, Position
+from quorumbook.streams.compaction import Compaction
 from quorumbook.streams.cursors import acks
 from quorumbook.streams.cursors.cursor import Cursor
 from quorumbook.streams.errors import AckLimitError, PartitionLostError, WriterBusyError
 from quorumbook.streams.partitions import redelivery
+from quorumbook.streams.stream_context import stream_context
+from quorumbook.streams.transactions import Place
 from quorumbook.streams.writing.writer import StreamWriter
 
 PATIENCE_S = 60.0
@@ -218,3 +222,96 @@ async def test_a_record_that_is_gone_holds_nothing_up(
         monkeypatch.setattr(clock, "wall_ms", lambda: real() + 3_600_000)
         await consumer.read(1, wait_s=0.01)
         await until_done(stream, 0)
+
+
+async def append_in_segments(stream: PartitionedStream, payloads: range) -> None:
+    for n in payloads:
+        async with stream.partitions[0].writer() as writer:
+            await writer.append(b"%d" % n)
+
+
+async def merge(ns: Namespace, stream: PartitionedStream) -> list[int]:
+    """Merge all segments, as if the group had stood still for long; return which are left."""
+    context = stream_context(stream.partitions[0])
+    work = Compaction(Place(ns.client, ns), context, keep_s=0)
+    await work.run(await work.rules(target_bytes=1 << 20, idle_cursor_s=0))
+    return [segment.number for segment in await context.nodes.segments()]
+
+
+def pass_an_hour(ns: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = client_store(ns.client).env.clock
+    real = clock.wall_ms
+    monkeypatch.setattr(clock, "wall_ms", lambda: real() + 3_600_000)
+
+
+@pytest.mark.parametrize("who", ["the same member", "the next member"])
+async def test_a_refused_record_is_handed_out_again_wherever_merging_put_it(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.setattr(redelivery, "_LOOK_S", 0.02)
+    stream = await PartitionedStream.create(ns, "s", partitions=1)
+    await append_in_segments(stream, range(5))
+    consumer = await stream.consumer("g", auto_commit_s=0)
+    # In the place of the last of them another one is then.
+    await consumer.nack(*[await take(consumer) for _ in range(5)], delay_s=3600)
+    assert await merge(other, stream) == [5]
+    if who == "the next member":
+        await consumer.close()
+        consumer = await stream.consumer("g", auto_commit_s=0)
+    pass_an_hour(ns, monkeypatch)
+    async with consumer:
+        again = [await take(consumer) for _ in range(5)]
+        assert [(number(each), each.delivery_count) for each in again] == [(n, 2) for n in range(5)]
+        assert [each.record.sequence_id for each in again] == [0, 1, 2, 3, 4]
+        await consumer.ack(*again)
+    await until_done(stream, 0)
+
+
+async def test_a_refused_record_that_moves_while_it_is_looked_for_is_looked_for_again(
+    ns: Namespace, other: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redelivery, "_LOOK_S", 0.02)
+    stream = await PartitionedStream.create(ns, "s", partitions=1)
+    await append_in_segments(stream, range(3))
+    async with stream.consumer("g", auto_commit_s=0) as consumer:
+        got = [await take(consumer) for _ in range(3)]
+        await consumer.nack(got[1], delay_s=3600)
+        assert await merge(other, stream) == [3]
+        await append_in_segments(stream, range(3, 5))
+        find = redelivery.find_sequence_id
+        merged = []
+
+        async def found_too_early(*wanted: Any) -> Position:
+            found = await find(*wanted)
+            if not merged:
+                merged.append(await merge(other, stream))
+            return found
+
+        monkeypatch.setattr(redelivery, "find_sequence_id", found_too_early)
+        pass_an_hour(ns, monkeypatch)
+        seen = [await take(consumer) for _ in range(3)]
+        assert sorted(number(each) for each in seen) == [1, 3, 4]
+        assert merged == [[5]]
+
+
+@pytest.mark.parametrize("place", [Position(3, 2, 0), Position(4, 0, 0)], ids=["part", "whole"])
+async def test_a_refused_record_that_was_merged_and_truncated_is_gone(
+    ns: Namespace,
+    other: Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: Position,
+) -> None:
+    monkeypatch.setattr(redelivery, "_LOOK_S", 0.02)
+    stream = await PartitionedStream.create(ns, "s", partitions=1)
+    await append_in_segments(stream, range(3))
+    async with stream.consumer("g", auto_commit_s=0) as consumer:
+        got = [await take(consumer) for _ in range(3)]
+        await consumer.nack(got[0], delay_s=3600)
+        await consumer.commit(got[2])
+        assert await merge(other, stream) == [3]
+        await stream.partitions[0].truncate(place)
+        pass_an_hour(ns, monkeypatch)
+        await until(lambda: "record 1:0:1 of stream s/p0 is gone" in caplog.text)
+        assert await consumer.read(wait_s=0) == []
+    await until_done(stream, 0)

@@ -16,8 +16,9 @@ from quorumbook.errors import QuorumbookError
 from quorumbook.streams.cursors.acks import Refused
 from quorumbook.streams.cursors.cursor import Cursor, ack_gone
 from quorumbook.streams.cursors.lag import first_record
-from quorumbook.streams.errors import CursorConflictError
+from quorumbook.streams.errors import CursorConflictError, PositionTruncatedError
 from quorumbook.streams.reading.batches import Record, RecordBatch
+from quorumbook.streams.reading.seek import find_sequence_id
 from quorumbook.streams.stream import Stream
 from quorumbook.streams.stream_context import StreamContext
 
@@ -146,9 +147,20 @@ class Redeliveries:
     async def _read(self, refused: Refused) -> RecordBatch | None:
         """Return a record; None if it is gone, which counts as done."""
         sequence_id, position, *_ = refused
-        found = await first_record(self._context, position)
-        if found is not None and found.first_position == position:
-            return found.part(0, 1)
+        at = position
+        while True:
+            found = await first_record(self._context, at)
+            # A position alone may be another record's by now.
+            if found is not None and found.first_sequence_id == sequence_id:
+                return found.part(0, 1)
+            before = at
+            try:
+                at = await find_sequence_id(self._context, sequence_id)
+            except PositionTruncatedError:
+                break
+            # Merging may have moved it since it was read, once more even.
+            if at == before:
+                break
         _log.warning(
             "record %s of stream %s is gone: not handed out again", position, self._context.name
         )
