@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quorumbook.errors import MetadataUnavailableError
 from quorumbook.streams.errors import QuotaExceededError
 from quorumbook.streams.format.segment_text import SegmentMetadata, Truncation
 from quorumbook.streams.writing import limits
@@ -114,4 +115,67 @@ async def test_what_is_on_its_way_counts_until_it_is_measured(
     world.hold(1, 30, is_open=True)
     await quota.measure()
     assert room_of(quota) == 70
+    await quota.stop()
+
+
+async def test_a_measurement_that_fails_forgets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.hold(1, 10, is_open=True)
+    quota = Quota(world.context, 100)
+    await quota.measure()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    quota.take(50, future)
+    future.set_result(None)
+    await asyncio.sleep(0)
+    segments = world.context.nodes.segments
+
+    async def away() -> list[SegmentMetadata]:
+        raise MetadataUnavailableError("the store is away")
+
+    world.context.nodes.segments = away
+    for _ in range(2):
+        with pytest.raises(MetadataUnavailableError):
+            await quota.measure()
+        assert room_of(quota) == 40
+    world.context.nodes.segments = segments
+    world.hold(1, 60, is_open=True)
+    await quota.measure()
+    assert room_of(quota) == 40
+    await quota.stop()
+
+
+async def test_what_is_added_while_it_is_measured_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.hold(1, 10, is_open=True)
+    quota = Quota(world.context, 100)
+    await quota.measure()
+    loop = asyncio.get_running_loop()
+    before, on_its_way, during = (loop.create_future() for _ in range(3))
+    quota.take(5, before)
+    before.set_result(None)
+    await asyncio.sleep(0)
+    quota.take(20, on_its_way)
+    segments = world.context.nodes.segments
+    rooms: list[int] = []
+
+    async def adding() -> list[SegmentMetadata]:
+        quota.take(30, during)
+        for future in on_its_way, during:
+            future.set_result(None)
+        await asyncio.sleep(0)
+        rooms.append(room_of(quota))
+        found: list[SegmentMetadata] = await segments()
+        return found
+
+    world.context.nodes.segments = adding
+    world.hold(1, 15, is_open=True)  # nobody knows whether the ledger has the others already
+    await quota.measure()
+    rooms.append(room_of(quota))
+    assert rooms == [35, 35]
+    world.context.nodes.segments = segments
+    world.hold(1, 65, is_open=True)
+    await quota.measure()
+    assert room_of(quota) == 35
     await quota.stop()

@@ -82,7 +82,8 @@ class Quota:
         """Find out what the stream holds, as its ledgers say."""
         context = self._context
         self._measured_ns = context.store.env.clock.now_ns()
-        self._added_bytes = self._pending_bytes
+        # In the ledgers by now; of all that comes later nobody knows whether it is measured.
+        settled_bytes = self._added_bytes - self._pending_bytes
         segments = [
             segment
             for segment in await context.nodes.segments()
@@ -98,6 +99,8 @@ class Quota:
                 self._sizes[segment.ledger_id] = size_bytes
         known_bytes = sum(self._sizes.get(each.ledger_id, 0) for each in segments)
         self._stored_bytes = growing_bytes + known_bytes
+        # Only now: where the measurement fails they are in no other number.
+        self._added_bytes -= settled_bytes
 
     def check(self, size_bytes: int) -> None:
         """Look whether so much more may be appended.
