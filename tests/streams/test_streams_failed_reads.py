@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import pytest
 
 from doubles.clusters import STORES, local_cluster
-from doubles.waiting import until
+from doubles.waiting import PATIENCE_S, until
 from quorumbook.errors import MetadataUnavailableError
-from quorumbook.streams import Namespace, PartitionedStream, Position, Stream
+from quorumbook.streams import (
+    Namespace,
+    PartitionedStream,
+    PartitionRecord,
+    Position,
+    Record,
+    Stream,
+)
 from quorumbook.streams.cursors import reader as cursor_reader
 from quorumbook.streams.cursors.cursor import Cursor, ack_gone
 from quorumbook.streams.cursors.reader import CursorReader, Unacknowledged
@@ -19,9 +28,6 @@ from quorumbook.streams.reading.batches import RecordBatch
 from quorumbook.streams.reading.reader import StreamReader
 from quorumbook.streams.reading.scanner import StreamScanner
 
-PATIENCE_S = 60.0
-
-
 cluster = local_cluster(STORES, scope="module")
 
 
@@ -29,12 +35,18 @@ class UnreadableError(StreamError):
     """What stands in the way once."""
 
 
+class AwayError(StreamError):
+    """What stands in the way for a moment."""
+
+    retriable = True
+
+
 Batches = Callable[..., AsyncGenerator[RecordBatch, None]]
 
 
-def failing_once(batches: Batches) -> Batches:
+def failing_once(batches: Batches, error: StreamError | None = None) -> Batches:
     """Have what yields batches fail behind the first one, and go on afterwards."""
-    failures = [UnreadableError("not now")]
+    failures = [error or UnreadableError("not now")]
 
     async def read(*args: object) -> AsyncGenerator[RecordBatch, None]:
         async for batch in batches(*args):
@@ -43,6 +55,10 @@ def failing_once(batches: Batches) -> Batches:
                 raise failures.pop()
 
     return read
+
+
+def payload_of(found: Record | PartitionRecord) -> bytes:
+    return found.payload if isinstance(found, Record) else found.record.payload
 
 
 async def two_batches(stream: Stream) -> None:
@@ -193,3 +209,59 @@ async def test_who_reads_on_by_a_cursor_after_an_error_misses_nothing(
             found += [each.payload for each in got]
     assert (found, failures, store.is_reached) == (payloads, 1, True)
     assert await left(other.stream("s")) == payloads
+
+
+@pytest.mark.parametrize("by", ["group", "partitions"])
+async def test_what_could_not_be_read_for_a_moment_is_read_with_the_next_call(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    stream = await PartitionedStream.create(ns, "s", partitions=1)
+    await two_batches(stream.partitions[0])
+    source = Unacknowledged if by == "group" else StreamReader
+    reading = failing_once(source.read_batches, AwayError("not now"))
+    monkeypatch.setattr(source, "read_batches", reading)
+    reader = await (stream.consumer("g") if by == "group" else stream.reader())
+    found: list[bytes] = []
+    failures = 0
+    async with asyncio.timeout(PATIENCE_S), reader:
+        while len(found) < 4:
+            try:
+                found += [each.record.payload for each in await reader.read()]
+            except AwayError:
+                failures += 1
+    assert (found, failures) == ([b"0", b"1", b"2", b"3"], 1)
+
+
+@pytest.mark.parametrize("by", ["group", "cursor"])
+async def test_what_was_read_when_a_cursor_could_not_be_moved_is_handed_out_later(
+    ns: Namespace, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    made = await PartitionedStream.create(ns, "s", partitions=1)
+    stream = made.partitions[0]
+    await two_batches(stream)
+    async with stream.writer() as writer:
+        for payload in b"4", b"5":
+            await writer.append(payload)
+    async with await stream.reader(tail=False) as all_records:
+        records = await all_records.read()
+    cursor = await stream.cursor("c")
+    await cursor.ack(records[0])
+    await stream.truncate(records[2].position)
+    failures = [MetadataUnavailableError("the store is away")]
+
+    async def failing(*args: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await ack_gone(*args)
+
+    monkeypatch.setattr(cursor_reader, "ack_gone", failing)
+    if by == "group":
+        reader = await made.consumer("c", on_truncated="skip")
+    else:
+        reader = await stream.reader(cursor="c", on_truncated="skip")
+    found: list[bytes] = []
+    async with asyncio.timeout(PATIENCE_S), reader:
+        while len(found) < 4:
+            with contextlib.suppress(MetadataUnavailableError):
+                found += [payload_of(each) for each in await reader.read()]
+    assert (found, failures) == ([b"2", b"3", b"4", b"5"], [])

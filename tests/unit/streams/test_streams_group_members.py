@@ -11,7 +11,7 @@ import pytest
 
 from doubles.waiting import until
 from quorumbook.env import Env
-from quorumbook.errors import MetadataUnavailableError
+from quorumbook.errors import MetadataUnavailableError, NoSuchEntryError, ReadFailedError
 from quorumbook.metadata import nodes
 from quorumbook.metadata.memory import MemoryStore, MemoryTree
 from quorumbook.streams.partitions import consumer as module
@@ -209,4 +209,42 @@ async def test_a_partition_is_handed_out_by_whoever_has_its_claim(
 
     await until(is_so)
     assert {*(await group.claims()).values()} == {member.member}
+    await member.close()
+
+
+class Hindered(Member):
+    """A member that cannot open one partition."""
+
+    def __init__(self, store: MemoryStore, *errors: Exception) -> None:
+        super().__init__(store)
+        self.errors = [*errors]
+
+    async def _open_share(self, number: int) -> None:
+        if number == 1 and self.errors:
+            raise self.errors.pop()
+        await super()._open_share(number)
+
+
+async def test_a_partition_that_cannot_be_opened_for_a_moment_is_opened_later(
+    stores: tuple[MemoryStore, MemoryStore],
+) -> None:
+    store, other = stores
+    member = Hindered(store, *(ReadFailedError("all replicas are away") for _ in range(3)))
+    await join_group(member)
+    await until(lambda: len(member.assignment) == 4)
+    assert sorted(member.opened) == [0, 1, 2, 3]
+    assert await member.read(wait_s=0) == []
+    rival = await join_group(Member(other))
+    await until(lambda: len(member.assignment) == len(rival.assignment) == 2)
+    await rival.close()
+    await member.close()
+
+
+async def test_what_a_member_cannot_get_over_is_told(
+    stores: tuple[MemoryStore, MemoryStore],
+) -> None:
+    member = Hindered(stores[0], NoSuchEntryError("it is gone"))
+    await join_group(member)
+    with pytest.raises(NoSuchEntryError):
+        await member.read(wait_s=None)
     await member.close()

@@ -28,7 +28,7 @@ from quorumbook.streams.cursors.reader import Progress, resume_position
 from quorumbook.streams.errors import CursorConflictError, PartitionLostError
 from quorumbook.streams.partitions.group_nodes import GroupNodes
 from quorumbook.streams.partitions.group_state import GroupState, next_steps
-from quorumbook.streams.partitions.merging import MergedBatches
+from quorumbook.streams.partitions.merging import MergedBatches, is_passing
 from quorumbook.streams.partitions.options import ConsumerOptions
 from quorumbook.streams.partitions.reader import PartitionRecord
 from quorumbook.streams.partitions.redelivery import DeadLetters, Redeliveries
@@ -213,7 +213,8 @@ class Consumer(Closing):
             wait_s: How long to wait for the first; None: for ever.
 
         Raises:
-            StreamError: a partition cannot be read.
+            QuorumbookError: a partition cannot be read.  If that is ``retriable``, the next call
+                goes on with it where it stopped.
         """
         self._mark_done()
         found: list[Iterable[Delivery]] = []
@@ -353,15 +354,15 @@ class Consumer(Closing):
             self._news.clear()
             try:
                 await self._look()
-            except MetadataError as error:
+            except Exception as error:
+                if not isinstance(error, MetadataError) and not is_passing(error):
+                    self._error = error
+                    self._merged.changed.set()
+                    return
                 _log.warning("%r waits: %s", self, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, _RETRY_LAST_S)
                 continue
-            except Exception as error:
-                self._error = error
-                self._merged.changed.set()
-                return
             delay_s = _RETRY_FIRST_S
             if self._is_closing:
                 return
@@ -437,8 +438,8 @@ class Consumer(Closing):
         progress = Progress(cursor, options.auto_commit_s, self._ring, self._catch_up)
         again = Redeliveries(stream_context(stream), cursor, self._letters)
         self._shares[number] = share = PartitionShare(cursor, reader, progress, again)
-        self._merged.add(number, share.source.read_batches())
-        self._merged.add(~number, again.read_batches(), ahead_bytes=0)
+        self._merged.add(number, share.source.read_batches)
+        self._merged.add(~number, again.read_batches, ahead_bytes=0)
 
     async def _release(self, number: int) -> None:
         """Stop handing out a partition, and let another one have it."""

@@ -39,7 +39,7 @@ class PartitionedReader(Closing):
         self._readers = readers
         self._merged = MergedBatches()
         for number, reader in readers.items():
-            self._merged.add(number, reader.read_batches())
+            self._merged.add(number, reader.read_batches)
         self._hand: HandOut[PartitionRecord] = HandOut()
         #: Which partition's records that hands out.
         self._number = -1
@@ -80,6 +80,10 @@ class PartitionedReader(Closing):
         Args:
             max_records: Return no more.
             wait_s: How long to wait for the first; None: for ever.
+
+        Raises:
+            QuorumbookError: a partition cannot be read.  If that is ``retriable``, the next call
+                goes on with it where it stopped.
         """
         found: list[Iterator[PartitionRecord]] = []
         missing = max_records
