@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from doubles.waiting import until
+from doubles.waiting import PATIENCE_S, until
 from quorumbook.env import Env
 from quorumbook.errors import MetadataUnavailableError, NoSuchEntryError, ReadFailedError
 from quorumbook.metadata import nodes
@@ -245,6 +245,7 @@ async def test_what_a_member_cannot_get_over_is_told(
 ) -> None:
     member = Hindered(stores[0], NoSuchEntryError("it is gone"))
     await join_group(member)
-    with pytest.raises(NoSuchEntryError):
-        await member.read(wait_s=None)
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(NoSuchEntryError):
+            await member.read(wait_s=None)
     await member.close()

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from quorumbook.errors import ReadFailedError
+from quorumbook.errors import NoSuchEntryError, ReadFailedError
 from quorumbook.streams.format.position import Position
 from quorumbook.streams.partitions.merging import MergedBatches
 from quorumbook.streams.reading.batches import RecordBatch
@@ -161,13 +161,14 @@ async def test_a_source_that_failed_for_a_moment_goes_on_with_the_next_take() ->
     await merged.close()
 
 
-async def test_an_error_that_stays_is_said_each_time() -> None:
-    failing = Failing(RuntimeError("gone"))
+@pytest.mark.parametrize("kind", [RuntimeError, NoSuchEntryError])
+async def test_an_error_that_stays_is_said_each_time(kind: type[Exception]) -> None:
+    failing = Failing(kind("gone"))
     merged = MergedBatches()
     merged.add(0, failing.read)
     assert await next_of(merged) == (0, 1)
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="gone"):
+        with pytest.raises(kind, match="gone"):
             await next_of(merged)
     assert merged.take(raises=False) is None
     assert failing.begun == 1
