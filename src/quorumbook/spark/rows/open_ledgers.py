@@ -47,6 +47,7 @@ class OpenLedgers:
         cluster: ClusterClient,
         connection: Connection,
         elsewhere: Callable[[LedgerId], Awaitable[PartsReader | None]] | None = None,
+        **opened: Any,
     ) -> None:
         """Take the client and how it opens ledgers.
 
@@ -54,10 +55,11 @@ class OpenLedgers:
             cluster: Has the client.
             connection: Has the password.
             elsewhere: Returns what a ledger is read from that is deleted, if anything.
+            opened: How ledgers are opened, where that is not as the connection says.
         """
         self._client = cluster.client
         self._elsewhere = elsewhere
-        self._opening = opening(connection)
+        self._opening = {**opening(connection), **opened}
         self._readers: dict[LedgerId, LedgerReader | PartsReader] = {}
         self._closed: dict[LedgerId, LedgerMetadata] = {}
         self._sizes: dict[LedgerId, Sizes] = {}

@@ -75,7 +75,8 @@ class StreamViews:
         self._selection = options.selection
         self._clock = client_store(cluster.client).env.clock
         self._known: dict[str, _Known] = {}
-        self.open_ledgers = OpenLedgers(cluster, options.connection, self._open_files)
+        # The option's password is that of ledgers: a stream's segments have none.
+        self.open_ledgers = OpenLedgers(cluster, options.connection, self._open_files, password=b"")
         #: By stream: the end that was looked at, and where an unfinished record begins before it.
         self._unfinished: dict[str, tuple[tuple[LedgerId, int], tuple[int, int] | None]] = {}
         #: Whose segment a ledger is.
