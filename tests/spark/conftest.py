@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_helpers import Streams, let_go, read_tasks
+from spark_helpers import Query, Streams, let_go, read_tasks
 
 from doubles.clusters import local_cluster
 from doubles.s3_server import CREDENTIALS, Bucket, S3Server
@@ -117,3 +117,9 @@ def load(spark: Any, cluster: LocalCluster) -> Any:
         return reader.load(path) if path is not None else reader.load()
 
     return call
+
+
+@pytest.fixture
+def query(cluster: LocalCluster) -> Any:
+    """Return ``query(path, ...)``, which begins a ``Query`` on the cluster."""
+    return lambda *args, **options: Query(cluster, *args, **options)

@@ -120,6 +120,16 @@ def read_tasks(
     ]
 
 
+def records(*numbers: int) -> list[bytes]:
+    """Return payloads that tell their numbers."""
+    return [b"record %d" % n for n in numbers]
+
+
+def values(rows: list[dict[str, Any]]) -> list[bytes]:
+    """Return what records of a stream hold."""
+    return [row["value"] for row in rows]
+
+
 class Query:
     """What Spark's engine does with a reader, with JSON between as in a checkpoint."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from spark_helpers import Query, Streams
+from spark_helpers import Query, Streams, values
 
 from quorumbook.errors import ConfigError
 from quorumbook.streams.errors import DataLossError, StreamNotFoundError
@@ -36,10 +36,6 @@ def name(streams: Streams) -> str:
     for number in range(2):
         streams.write(f"{name}/p{number}", [b"%d.%d" % (number, n) for n in range(3)])
     return name
-
-
-def values(rows: list[dict[str, Any]]) -> list[bytes]:
-    return [row["value"] for row in rows]
 
 
 def test_all_partitions_are_read_by_the_bare_name(

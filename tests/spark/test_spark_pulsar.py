@@ -9,7 +9,7 @@ import itertools
 import json
 
 import pytest
-from spark_helpers import Query, read_tasks
+from spark_helpers import read_tasks, values
 
 from doubles import pulsar_topics as laid
 from doubles.pulsar_topics import TopicOnDisk
@@ -44,17 +44,8 @@ def topic(streams):
     return lambda suffix="": Written(streams, name + suffix)
 
 
-@pytest.fixture
-def query(cluster):
-    return lambda *args, **options: Query(cluster, *args, **options)
-
-
 def numbered(*numbers, **fields):
     return [laid.entry(b"%d" % n, publish_time=1_000_000 + n, **fields) for n in numbers]
-
-
-def values(rows):
-    return [row["value"] for row in rows]
 
 
 def texts(*numbers):

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from spark_helpers import Query, read_tasks, write_ledger
+from spark_helpers import Query, read_tasks, records, write_ledger
 
 from quorumbook.errors import (
     ConfigError,
@@ -31,10 +31,6 @@ from quorumbook.streams.errors import (
     NamespaceNotBoundError,
     StreamNotFoundError,
 )
-
-
-def records(*numbers):
-    return [b"record %d" % n for n in numbers]
 
 
 @pytest.fixture(scope="module")

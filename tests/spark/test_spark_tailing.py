@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from spark_helpers import Query, write_ledger
+from spark_helpers import records, values, write_ledger
 
 from quorumbook.errors import ConfigError, MetadataUnavailableError
 from quorumbook.spark.pipeline.numbers import StepNumbers
@@ -30,19 +30,6 @@ _names = itertools.count()
 @pytest.fixture
 def name():
     return f"tail/{next(_names)}"
-
-
-@pytest.fixture
-def query(cluster):
-    return lambda *args, **options: Query(cluster, *args, **options)
-
-
-def records(*numbers):
-    return [b"record %d" % n for n in numbers]
-
-
-def values(rows):
-    return [row["value"] for row in rows]
 
 
 EARLIEST = {"startingOffsets": "earliest"}

@@ -7,7 +7,7 @@ import itertools
 import os
 
 import pytest
-from spark_helpers import Query
+from spark_helpers import records, values
 
 from doubles.inside import pump_of
 from doubles.waiting import until
@@ -27,19 +27,6 @@ _names = itertools.count()
 @pytest.fixture
 def name():
     return f"unfinished/{next(_names)}"
-
-
-@pytest.fixture
-def query(cluster):
-    return lambda *args, **options: Query(cluster, *args, **options)
-
-
-def records(*numbers):
-    return [b"record %d" % n for n in numbers]
-
-
-def values(rows):
-    return [row["value"] for row in rows]
 
 
 class Halfway:
