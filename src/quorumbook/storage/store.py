@@ -440,9 +440,8 @@ class LedgerStorage:
         if not gone or not self._is_open:
             return
         self._reads.forget_places()
-        for entry_log_id in gone:
-            self._peek_reader.forget(entry_log_id)
-            self._read_worker.submit(partial(self._log_reader.forget, entry_log_id), lambda _: None)
+        self._peek_reader.forget(*gone)
+        self._read_worker.submit(partial(self._log_reader.forget, *gone), lambda _: None)
 
     async def _reopen_log(self, entry_log_id: int) -> None:
         self._peek_reader.forget(entry_log_id)

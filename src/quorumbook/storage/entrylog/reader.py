@@ -77,11 +77,12 @@ class EntryLogReader:
         file = self._files.get(entry_log_id) or self._open(entry_log_id)
         return file.size_bytes()
 
-    def forget(self, entry_log_id: int) -> None:
-        """Close a log that is deleted, or whose directory changed."""
-        file = self._files.pop(entry_log_id, None)
-        if file is not None:
-            file.close()
+    def forget(self, *entry_log_ids: int) -> None:
+        """Close logs that are deleted, or may be other files by now."""
+        for entry_log_id in entry_log_ids:
+            file = self._files.pop(entry_log_id, None)
+            if file is not None:
+                file.close()
 
     def close(self) -> None:
         """Close all files."""
